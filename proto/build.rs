@@ -11,7 +11,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 #[cfg(feature = "grpc")]
 fn grpc() -> Result<(), Box<dyn Error>> {
-    for file in ["proto/cri.proto", "proto/beyond.proto", "proto/operator.proto", "proto/health.proto"] {
+    for file in ["proto/cri.proto", "proto/runtime_ext.proto", "proto/operator.proto", "proto/health.proto"] {
         let descriptors = protox::compile([file], ["proto"])?;
         let mut config = prost_build::Config::new();
         config.enable_type_names();

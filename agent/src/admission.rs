@@ -1,5 +1,5 @@
 //! Whether this node takes a pod in that was bound to it, in the kubelet's order and words. Pure: owns
-//! the rules; never ends a pod or reads the node. Called by [`crate::agent`] for each new pod, and
+//! the rules; never ends a pod or reads the node. Called by [`crate::pod_workers`] for each new pod, and
 //! its types by [`crate::manifest::api`].
 //!
 //! pressure ([`pressure`]) → sysctls ([`sysctls`]) → operating system → supplemental groups → resources ([`fit`]) → affinity,
@@ -165,7 +165,7 @@ fn general<'a>(pod: &Pod, others: &[&'a Pod], node: &Node) -> Result<Room<'a>, R
         let why = "node(s) didn't have free ports for the requested pod ports";
         objections.push(predicate("NodePorts", why));
     }
-    if pod.origin != Origin::Static && labels::untolerated(pod, node) {
+    if pod.origin != Origin::Static && labels::has_untolerated_taint(pod, node) {
         objections.push(predicate("TaintToleration", "node(s) had taints that the pod didn't tolerate"));
     }
     if is_critical(pod) {

@@ -130,28 +130,28 @@ pub struct ServicePort {
 }
 
 /// What asking for an object comes to; none when there is no such object.
-pub type Answer<'a, T> = BoxFuture<'a, Result<Option<Arc<T>>, Error>>;
+pub type LookupFuture<'a, T> = BoxFuture<'a, Result<Option<Arc<T>>, Error>>;
 
 /// A source of objects.
 pub trait Api: Send + Sync + fmt::Debug {
     /// By namespace and name.
-    fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, ConfigMap>;
+    fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> LookupFuture<'a, ConfigMap>;
     /// By namespace and name.
-    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Secret>;
+    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> LookupFuture<'a, Secret>;
     /// A token that is good for a while yet.
     fn token<'a>(&'a self, of: &'a TokenOf) -> BoxFuture<'a, Result<String, Error>>;
     /// By namespace and name.
-    fn service_account<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, ServiceAccount>;
+    fn service_account<'a>(&'a self, namespace: &'a str, name: &'a str) -> LookupFuture<'a, ServiceAccount>;
     /// By namespace and name.
-    fn claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Claim>;
+    fn claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> LookupFuture<'a, Claim>;
     /// By name.
-    fn persistent_volume<'a>(&'a self, name: &'a str) -> Answer<'a, PersistentVolume>;
+    fn persistent_volume<'a>(&'a self, name: &'a str) -> LookupFuture<'a, PersistentVolume>;
     /// Of the node of that name.
-    fn node_labels<'a>(&'a self, node: &'a str) -> Answer<'a, BTreeMap<String, String>>;
+    fn node_labels<'a>(&'a self, node: &'a str) -> LookupFuture<'a, BTreeMap<String, String>>;
     /// All of a namespace. Fails until they are known.
     fn services<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Vec<Service>, Error>>;
     /// The handler of a RuntimeClass.
-    fn runtime_handler<'a>(&'a self, class: &'a str) -> Answer<'a, String>;
+    fn runtime_handler<'a>(&'a self, class: &'a str) -> LookupFuture<'a, String>;
     /// From now on the objects that the pod refers to are kept at hand. The number that comes back
     /// rises when one of them changes, or a token is due: volumes are then to be set up again. Once for
     /// each pod; again when its references change.

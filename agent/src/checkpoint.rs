@@ -50,7 +50,7 @@ pub trait Checkpoints: Send + Sync + fmt::Debug {
     /// The pod has these resources for as long as it is this agent's.
     fn admit<'a>(&'a self, uid: &'a PodUid, with: &'a Admitted) -> BoxFuture<'a, Result<(), Error>>;
     /// Of every pod of which that is known. What cannot be understood is left out, and told.
-    fn admitted(&self) -> BoxFuture<'_, Result<BTreeMap<PodUid, Admitted>, Error>>;
+    fn load_admitted(&self) -> BoxFuture<'_, Result<BTreeMap<PodUid, Admitted>, Error>>;
     /// Nothing of it is left; succeeds when it was nobody's.
     fn disown<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>>;
     /// Every pod of this agent, those of earlier runs too.
@@ -161,8 +161,8 @@ impl CheckpointDir {
     }
 
     async fn forget(&self, uid: &PodUid) -> std::io::Result<()> {
-        gone(fs::remove_file(self.admitted.join(uid.as_str())).await)?;
-        gone(fs::remove_file(self.claims.join(uid.as_str())).await)
+        ignore_not_found(fs::remove_file(self.admitted.join(uid.as_str())).await)?;
+        ignore_not_found(fs::remove_file(self.claims.join(uid.as_str())).await)
     }
 
     async fn read_claims(&self) -> std::io::Result<Claims> {
@@ -199,7 +199,7 @@ async fn replace(folder: &Path, uid: &PodUid, name: &str, content: &[u8]) -> std
 }
 
 /// What is not there, or still used by another pod, is fine.
-fn gone(removed: std::io::Result<()>) -> std::io::Result<()> {
+fn ignore_not_found(removed: std::io::Result<()>) -> std::io::Result<()> {
     match removed {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => Ok(()),
         removed => removed,
@@ -225,7 +225,8 @@ impl Checkpoints for CheckpointDir {
         Box::pin(async move {
             let path = self.path(uid);
             let done = if marks.is_empty() {
-                gone(fs::remove_file(&path).await).and(gone(fs::remove_dir(&self.root).await))
+                ignore_not_found(fs::remove_file(&path).await)
+                    .and(ignore_not_found(fs::remove_dir(&self.root).await))
             } else {
                 self.write(uid, marks).await
             };
@@ -247,7 +248,7 @@ impl Checkpoints for CheckpointDir {
         })
     }
 
-    fn admitted(&self) -> BoxFuture<'_, Result<BTreeMap<PodUid, Admitted>, Error>> {
+    fn load_admitted(&self) -> BoxFuture<'_, Result<BTreeMap<PodUid, Admitted>, Error>> {
         Box::pin(async move {
             let read = self.read_admitted().await;
             read.map_err(|source| Error::Read { path: self.admitted.clone(), source })
@@ -296,9 +297,9 @@ mod tests {
         let with = Admitted::of(&crate::pod::tests::pod());
         checkpoints.admit(&uid, &Admitted::default()).await.unwrap();
         checkpoints.admit(&uid, &with).await.unwrap();
-        assert_eq!(checkpoints.admitted().await.unwrap(), BTreeMap::from([(uid.clone(), with)]));
+        assert_eq!(checkpoints.load_admitted().await.unwrap(), BTreeMap::from([(uid.clone(), with)]));
         checkpoints.disown(&uid).await.unwrap();
-        assert_eq!(checkpoints.admitted().await.unwrap(), BTreeMap::new());
+        assert_eq!(checkpoints.load_admitted().await.unwrap(), BTreeMap::new());
         checkpoints.disown(&other).await.unwrap();
         assert_eq!(checkpoints.claims().await.unwrap(), Claims::new());
     }
@@ -320,7 +321,7 @@ mod tests {
         checkpoints.admit(&other, &Admitted::default()).await.unwrap();
         // As a power cut leaves it.
         std::fs::write(folder.path().join("admitted/uid-1"), b"").unwrap();
-        let known = checkpoints.admitted().await.unwrap();
+        let known = checkpoints.load_admitted().await.unwrap();
         assert_eq!(known, BTreeMap::from([(other, Admitted::default())]));
     }
 

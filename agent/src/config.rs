@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 pub use self::fields::KubeletConfiguration;
-use self::flag::Given;
+use self::flag::ParsedFlags;
 use self::gates::Gates;
 pub use self::settings::KubeletFlags;
 pub use self::validate::Host;
@@ -97,7 +97,7 @@ fn join(problems: &[String]) -> String {
 /// # Errors
 /// When the kubelet must not start with this.
 pub fn load(arguments: &[String], host: Host, mut deprecated: impl FnMut(&str)) -> Result<Order, Error> {
-    let mut given = Given::default();
+    let mut given = ParsedFlags::default();
     let read = given.read(arguments);
     given.deprecated.iter().for_each(|line| deprecated(line));
     read?;
@@ -125,7 +125,7 @@ pub fn load(arguments: &[String], host: Host, mut deprecated: impl FnMut(&str)) 
         config = from_file(&flags.config, &gates, &mut notes)?;
     }
     if !flags.config_dir.is_empty() {
-        config = merged(&config, &flags.config_dir, &gates, &mut notes)?;
+        config = merge_flags(&config, &flags.config_dir, &gates, &mut notes)?;
     }
     apply(&given, &mut config)?;
     known(&gates, &config)?;
@@ -148,7 +148,7 @@ fn known(gates: &Gates, config: &KubeletConfiguration) -> Result<(), Error> {
 }
 
 /// Puts flags over what is there.
-fn apply(given: &Given, config: &mut KubeletConfiguration) -> Result<(), Error> {
+fn apply(given: &ParsedFlags, config: &mut KubeletConfiguration) -> Result<(), Error> {
     let before = config.feature_gates.clone();
     let mut value = to_json(config);
     for flag in given.flags().filter(|flag| !flag.field.is_empty()) {
@@ -209,7 +209,7 @@ fn from_file(path: &str, gates: &Gates, notes: &mut Vec<String>) -> Result<Kubel
     Ok(config)
 }
 
-fn merged(
+fn merge_flags(
     base: &KubeletConfiguration,
     folder: &str,
     gates: &Gates,

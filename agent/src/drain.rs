@@ -33,7 +33,7 @@ pub struct DrainWatcher(watch::Receiver<bool>);
 
 impl DrainWatcher {
     /// Resolves once the drain has started. Cancel-safe: a drain that has started stays so.
-    pub async fn started(&mut self) {
+    pub async fn wait_started(&mut self) {
         // An error: the trigger is gone, and so the drain has started.
         let _ = self.0.wait_for(|started| *started).await;
     }
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     async fn has_started(watcher: &mut DrainWatcher) -> bool {
-        let mut started = pin!(watcher.started());
+        let mut started = pin!(watcher.wait_started());
         std::future::poll_fn(|context| Poll::Ready(started.as_mut().poll(context).is_ready())).await
     }
 

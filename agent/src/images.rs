@@ -8,13 +8,13 @@
 //! plugins ──────┘
 //! ```
 
-mod access;
 mod glob;
 pub mod keyring;
 mod node_config;
 mod plugin;
+mod pull_manager;
+mod pull_records;
 pub mod queue;
-mod records;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,11 +27,11 @@ use gantry_model::pod::{Pod, PullPolicy};
 
 use crate::api::{Api, Secret};
 use crate::config::image_verification::Policy;
-use crate::housekeeping::Keeper;
+use crate::gc::Keeper;
 use crate::runtime::{PullImage, Runtime};
-use access::Access;
 use keyring::{Keyring, Offer, Origin, repository};
 use node_config::NodeConfig;
+use pull_manager::ImagePullManager;
 use queue::Queue;
 
 /// What a kubelet is told about images.
@@ -56,7 +56,7 @@ pub enum Error {
     #[error("failed to register CRI auth plugins")]
     Plugins(#[from] plugin::config::Error),
     #[error("failed to create image manager")]
-    Records(#[from] records::Error),
+    PullRecords(#[from] pull_records::Error),
 }
 
 /// See the module.
@@ -64,8 +64,8 @@ pub enum Error {
 pub struct Images {
     queue: Queue,
     node: Option<NodeConfig>,
-    plugins: Vec<plugin::Source>,
-    access: Option<Access>,
+    plugins: Vec<plugin::CredentialProvider>,
+    access: Option<ImagePullManager>,
     metrics: Arc<Metrics>,
 }
 
@@ -122,10 +122,15 @@ impl Images {
             let (providers, sum) = plugin::config::read(&config, &bin_dir)?;
             metrics.credential_plugin_config.set([&sum], 1.0);
             for provider in providers {
-                sources.push(plugin::Source::new(&bin_dir, provider, clock.clone(), metrics.clone()));
+                sources.push(plugin::CredentialProvider::new(
+                    &bin_dir,
+                    provider,
+                    clock.clone(),
+                    metrics.clone(),
+                ));
             }
         }
-        let access = Access::open(&root_dir, policy, clock.clone(), metrics.clone())?;
+        let access = ImagePullManager::open(&root_dir, policy, clock.clone(), metrics.clone())?;
         match keeper.images().await {
             Ok(images) => access.settle(&images),
             // Then the intents stay, which is enough: who wants such an image has to show that he may.
@@ -181,7 +186,7 @@ impl Images {
         let (id, with) = tried(runtime, ask, offers).await?;
         intent.over = true;
         if let Some(access) = &self.access {
-            access.succeeded(ask.written, &id, with);
+            access.record_pull_success(ask.written, &id, with);
         }
         Ok(Pulled { id, took: begun.elapsed() })
     }
@@ -235,7 +240,7 @@ struct Intent<'a> {
 impl Drop for Intent<'_> {
     fn drop(&mut self) {
         if let Some(access) = self.images.access.as_ref().filter(|_| !self.over) {
-            access.failed(self.image);
+            access.record_pull_failure(self.image);
         }
     }
 }

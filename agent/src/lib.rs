@@ -3,13 +3,11 @@
 //! itself. Called by the `gantry` binary.
 //!
 //! Reading order: [`manifest`] (files → pods), [`pod`] (one pod's life), [`runtime`] (what
-//! the agent asks of a runtime), [`agent`] (the workers of all pods), [`kubelet`] (the assembly), [`operator`] (the
+//! the agent asks of a runtime), [`pod_workers`] (the workers of all pods), [`kubelet`] (the assembly), [`operator`] (the
 //! socket of `gantry ps`), [`timeline`] and [`logs`] (what people look at).
 
 mod admission;
-pub mod agent;
 pub mod api;
-pub mod beyond;
 pub mod cgroups;
 pub mod checkpoint;
 pub mod config;
@@ -18,27 +16,29 @@ pub mod drain;
 mod events;
 mod eviction;
 mod explain;
+mod gc;
 mod healthz;
-mod housekeeping;
 pub mod images;
 pub mod kubelet;
 pub mod logs;
 pub mod manifest;
 pub mod node;
-mod oom;
+mod oom_watcher;
 pub mod operator;
 mod orphans;
 pub mod pod;
+mod pod_manager;
+mod pod_source;
+pub mod pod_workers;
 pub mod ports;
 pub mod probe;
 mod registration;
 pub mod root;
 pub mod runtime;
+pub mod runtime_ext;
 pub mod server;
-mod source;
 mod static_pods;
 mod status;
-mod sync;
 pub mod timeline;
 pub mod users;
 pub mod volumes;

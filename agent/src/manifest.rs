@@ -33,11 +33,11 @@ use serde_json::Value;
 
 use crate::api::files::Files;
 
-use faults::Fault;
+use faults::ManifestFault;
 pub use field::FieldError;
 pub(crate) use network::cut as hostname_of;
 use parse::Kind;
-use places::{Places, Step};
+use places::{PathSegment, Places};
 pub(crate) use pod::fnv1a_128;
 pub(crate) use texts::read_file as read;
 pub use texts::{Text, read as read_all};
@@ -78,7 +78,7 @@ pub enum Error {
         /// As given.
         path: PathBuf,
         /// Where and why.
-        fault: yaml::Fault,
+        fault: yaml::YamlFault,
     },
     /// No document in the file.
     #[error("{}: no pod in it", path.display())]
@@ -97,12 +97,12 @@ pub enum Error {
         found: String,
     },
     /// Fields are wrong, each with its own place.
-    #[error("{}", listed(path, faults))]
+    #[error("{}", list_faults(path, faults))]
     Fields {
         /// As given.
         path: PathBuf,
         /// In the order of the file.
-        faults: Vec<Fault>,
+        faults: Vec<ManifestFault>,
     },
     /// A pod of a file wants what only a cluster has.
     #[error("{}: pod {pod}: volume {volume:?} is a {what}, which only an API server has: remove it", path.display())]
@@ -181,7 +181,7 @@ impl Error {
 }
 
 /// A line for each, as compilers tell them.
-fn listed(path: &Path, faults: &[Fault]) -> String {
+fn list_faults(path: &Path, faults: &[ManifestFault]) -> String {
     let path = path.display();
     let all = faults.iter().map(|fault| match fault.place {
         Some((line, column)) => format!("{path}:{line}:{column}: {}", fault.text()),
@@ -234,7 +234,7 @@ pub fn load_texts(texts: &[Text]) -> Result<Loaded, Error> {
     let mut seen: Vec<(&'static str, String, PathBuf)> = Vec::new();
     let mut owners: Vec<PathBuf> = Vec::new();
     for Text { path, text } in texts {
-        let Reading { objects, notes, .. } = read_text(path, text, Workloads::Run)?;
+        let ManifestReader { objects, notes, .. } = read_text(path, text, Workloads::Run)?;
         if objects.is_empty() && notes.is_empty() {
             return Err(Error::Empty { path: path.clone() });
         }
@@ -331,10 +331,10 @@ pub fn parse_text(path: &Path, text: &str) -> Result<Vec<Object>, Error> {
     Ok(read_text(path, text, Workloads::Refuse)?.objects)
 }
 
-fn read_text(path: &Path, text: &str, workloads: Workloads) -> Result<Reading, Error> {
+fn read_text(path: &Path, text: &str, workloads: Workloads) -> Result<ManifestReader, Error> {
     let documents = parse::documents(text)
-        .map_err(|error| Error::Yaml { path: path.to_owned(), fault: yaml::Fault::new(&error, text) })?;
-    let mut read = Reading { workloads, ..Reading::default() };
+        .map_err(|error| Error::Yaml { path: path.to_owned(), fault: yaml::YamlFault::new(&error, text) })?;
+    let mut read = ManifestReader { workloads, ..ManifestReader::default() };
     for (index, value) in documents.into_iter().enumerate() {
         read.document = index;
         read.document(path, value)?;
@@ -345,9 +345,9 @@ fn read_text(path: &Path, text: &str, workloads: Workloads) -> Result<Reading, E
     let places = Places::of(text);
     let faults = read.wrong.into_iter().map(|(document, steps, error)| {
         let place = places.as_ref().and_then(|places| places.find(document, &steps));
-        Fault { document: document + 1, place, error }
+        ManifestFault { document: document + 1, place, error }
     });
-    let mut faults: Vec<Fault> = faults.collect();
+    let mut faults: Vec<ManifestFault> = faults.collect();
     // As they stand, not as they were looked at; last what nothing of stands there.
     faults.sort_by_key(|fault| (fault.document, fault.place.is_none(), fault.place));
     Err(Error::Fields { path: path.to_owned(), faults })
@@ -364,19 +364,19 @@ enum Workloads {
 
 /// What has been read of a file.
 #[derive(Default)]
-struct Reading {
+struct ManifestReader {
     workloads: Workloads,
     objects: Vec<Object>,
     notes: Vec<String>,
     /// Fields that are wrong: in which document, from 0, and where there.
-    wrong: Vec<(usize, Vec<Step>, FieldError)>,
+    wrong: Vec<(usize, Vec<PathSegment>, FieldError)>,
     /// The document that is read.
     document: usize,
     /// Where in it the object stands: not at its root in a List.
-    at: Vec<Step>,
+    at: Vec<PathSegment>,
 }
 
-impl Reading {
+impl ManifestReader {
     fn document(&mut self, path: &Path, value: Value) -> Result<(), Error> {
         let document = self.document + 1;
         let not = |found| Error::Kind { path: path.to_owned(), document, found };
@@ -384,7 +384,7 @@ impl Reading {
             Kind::Pod => self.object(&value, |value| {
                 let described: k8s_openapi::api::core::v1::Pod = parse::typed(value)?;
                 let uid_given = described.metadata.uid.is_some();
-                let pod = Box::new(pod::pod(described, field::Source::File)?);
+                let pod = Box::new(pod::pod(described, field::ManifestSource::File)?);
                 Ok(Object::Pod { pod, uid_given })
             }),
             Kind::ConfigMap => self.object(&value, |value| {
@@ -397,18 +397,18 @@ impl Reading {
                     self.notes.push(note);
                 }
             }
-            Kind::Workload(_) => return Err(not(parse::shown(&value))),
+            Kind::Workload(_) => return Err(not(parse::render_value(&value))),
             Kind::List if self.at.len() < 2 * MAX_DEPTH => match parse::items(value) {
                 Ok(items) => {
                     for (index, item) in items.into_iter().enumerate() {
-                        self.at.extend([Step::Key("items".to_owned()), Step::Index(index)]);
+                        self.at.extend([PathSegment::Key("items".to_owned()), PathSegment::Index(index)]);
                         self.document(path, item)?;
                         self.at.truncate(self.at.len().saturating_sub(2));
                     }
                 }
                 Err(error) => {
                     let steps =
-                        self.at.iter().cloned().chain([Step::Key(error.field().to_owned())]).collect();
+                        self.at.iter().cloned().chain([PathSegment::Key(error.field().to_owned())]).collect();
                     self.wrong.push((self.document, steps, error));
                 }
             },
@@ -452,7 +452,7 @@ fn secret_of(value: &Value) -> Result<object::Named<crate::api::Secret>, FieldEr
 }
 
 /// The first pod of a text in its own words; none when it is not to be read as one.
-pub(crate) fn described(text: &str) -> Option<k8s_openapi::api::core::v1::Pod> {
+pub(crate) fn parse_first_pod(text: &str) -> Option<k8s_openapi::api::core::v1::Pod> {
     let first = parse::documents(text).ok()?.into_iter().next()?;
     parse::typed(&first).ok()
 }

@@ -68,7 +68,7 @@ pub struct HostIps(watch::Receiver<Vec<String>>);
 impl HostIps {
     /// Those that whoever holds the sender tells.
     #[must_use]
-    pub fn told(first: Vec<String>) -> (watch::Sender<Vec<String>>, Self) {
+    pub fn channel(first: Vec<String>) -> (watch::Sender<Vec<String>>, Self) {
         let (sender, receiver) = watch::channel(first);
         (sender, Self(receiver))
     }
@@ -96,7 +96,7 @@ impl Default for HostIps {
 
 impl From<Vec<String>> for HostIps {
     fn from(ips: Vec<String>) -> Self {
-        Self::told(ips).1
+        Self::channel(ips).1
     }
 }
 
@@ -135,7 +135,7 @@ pub struct Allocatable {
 
 /// What a kubelet is told instead of finding it out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Given {
+pub struct NodeOverrides {
     /// The node's name, in lower case.
     pub name: Option<String>,
     /// What pods' resolvers are made of, as it is when a pod begins; nothing is in an empty path.
@@ -154,7 +154,7 @@ pub struct Given {
 ///
 /// # Errors
 /// When /proc/meminfo cannot be read.
-pub fn facts(pod_logs_dir: PathBuf, given: &Given) -> Result<NodeConfig, Error> {
+pub fn facts(pod_logs_dir: PathBuf, given: &NodeOverrides) -> Result<NodeConfig, Error> {
     let path = Path::new("/proc/meminfo");
     let text =
         std::fs::read_to_string(path).map_err(|source| Error::Meminfo { path: path.to_owned(), source })?;
@@ -182,7 +182,7 @@ pub fn facts(pod_logs_dir: PathBuf, given: &Given) -> Result<NodeConfig, Error> 
 }
 
 /// A configuration that is named is taken as it is, and an empty name is none at all.
-fn resolv_conf(given: &Given) -> Source {
+fn resolv_conf(given: &NodeOverrides) -> Source {
     match &given.resolv_conf {
         None => Source::Machine { host: RESOLV_CONF.into(), behind: RESOLVED.into() },
         Some(path) if path.as_os_str().is_empty() => Source::Nowhere(given.ips.clone().unwrap_or_default()),
@@ -293,10 +293,10 @@ mod tests {
     fn a_resolver_that_is_named_is_taken_as_it_is_and_an_empty_name_is_none() {
         let ip: IpAddr = "fd00::9".parse().unwrap();
         let of = |path: Option<&str>| {
-            resolv_conf(&Given {
+            resolv_conf(&NodeOverrides {
                 resolv_conf: path.map(PathBuf::from),
                 ips: Some(vec![ip]),
-                ..Given::default()
+                ..NodeOverrides::default()
             })
         };
         assert_eq!(of(Some("/run/x")), Source::File("/run/x".into()));

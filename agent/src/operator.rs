@@ -24,13 +24,13 @@ use tonic::codegen::BoxStream;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use crate::agent::watcher::Pods;
-use crate::beyond::pulls::Pulls;
 use crate::explain;
 use crate::manifest;
 use crate::node::NodeInfo;
 use crate::pod::Life;
 use crate::pod::worker::PodHandle;
+use crate::pod_workers::watcher::Pods;
+use crate::runtime_ext::pulls::Pulls;
 use additions::{Addition, Refused};
 
 /// Ten years: longer graces only overflow something.
@@ -42,7 +42,7 @@ const WATCH_EVERY: Duration = Duration::from_millis(100);
 
 /// What the service answers from.
 #[derive(Clone)]
-pub struct Sources {
+pub struct OperatorDeps {
     /// The agent's pods, as they change.
     pub pods: Pods,
     /// What is said of the node.
@@ -77,22 +77,22 @@ pub enum Ending {
     Over,
 }
 
-impl fmt::Debug for Sources {
+impl fmt::Debug for OperatorDeps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sources").field("node", &self.node).finish_non_exhaustive()
+        f.debug_struct("OperatorDeps").field("node", &self.node).finish_non_exhaustive()
     }
 }
 
 /// The service over an agent's pods.
 #[derive(Debug)]
 pub struct Service {
-    sources: Sources,
+    sources: OperatorDeps,
 }
 
 impl Service {
     /// Over these.
     #[must_use]
-    pub fn new(sources: Sources) -> OperatorServer<Self> {
+    pub fn new(sources: OperatorDeps) -> OperatorServer<Self> {
         OperatorServer::new(Self { sources }).max_decoding_message_size(MAX_REQUEST)
     }
 
@@ -198,7 +198,7 @@ impl Operator for Service {
         let addition = Addition { loaded, replace, answer };
         additions.send(addition).await.map_err(|_| ends())?;
         match answered.await {
-            Ok(Ok(added)) => Ok(Response::new(form::applied(&added))),
+            Ok(Ok(added)) => Ok(Response::new(form::to_apply_response(&added))),
             Ok(Err(Refused(why))) => Err(Status::already_exists(why)),
             Err(_) => Err(ends()),
         }

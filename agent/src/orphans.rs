@@ -50,7 +50,7 @@ pub(crate) async fn sweep(deps: &Deps, wanted: &[PodUid]) -> Vec<String> {
 /// # Errors
 /// When it cannot be known what is an orphan: nothing was touched then.
 pub(crate) async fn sweep_all(deps: &Deps, wanted: &[PodUid]) -> Result<Swept, String> {
-    let left = deps.volumes.left().await.map_err(|error| error.message)?;
+    let left = deps.volumes.list_orphans().await.map_err(|error| error.message)?;
     sweep_of(deps, wanted, left.into_iter().collect()).await
 }
 

@@ -1,12 +1,11 @@
 //! One pod's life. Owns the types that plan, run and publish share; never acts itself.
-//! Called by [`crate::agent`], which starts one worker for each pod.
+//! Called by [`crate::pod_workers`], which starts one worker for each pod.
 //!
 //! decide: [`plan`] (pure) · do: [`run`] · tell: [`publish`]; [`worker`] is the loop that
 //! joins them.
 
 pub mod configure;
 pub mod count;
-pub mod history;
 pub mod last;
 pub mod phase;
 pub mod plan;
@@ -19,8 +18,9 @@ pub mod run;
 pub mod status;
 pub mod sweeps;
 pub mod teardown;
-pub mod wanted;
+pub mod update;
 pub mod worker;
+pub mod worker_state;
 
 use std::time::Duration;
 
@@ -76,12 +76,12 @@ pub struct Orders {
     /// Forget it once it is stopped.
     pub remove: bool,
     /// It is Failed for this, whatever its containers come to; the first reason stays.
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<PodFailure>,
 }
 
 /// Why a pod is Failed, other than by its containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verdict {
+pub struct PodFailure {
     /// Of its status.
     pub reason: String,
     /// Of its status.

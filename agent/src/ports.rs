@@ -10,11 +10,11 @@ use gantry_model::pod::{Pod, Port};
 /// The first port of the node that both pods want, as `80/TCP` or `10.0.0.1:80/TCP`.
 #[must_use]
 pub fn clash(pod: &Pod, other: &Pod) -> Option<String> {
-    wanted(pod).find(|port| wanted(other).any(|taken| overlap(port, taken))).map(show)
+    host_ports(pod).find(|port| host_ports(other).any(|taken| overlap(port, taken))).map(show)
 }
 
 /// Ports of the node that the pod wants while it runs.
-fn wanted(pod: &Pod) -> impl Iterator<Item = &Port> {
+fn host_ports(pod: &Pod) -> impl Iterator<Item = &Port> {
     pod.all_containers().flat_map(|container| &container.ports).filter(|port| port.host_port != 0)
 }
 
@@ -46,11 +46,11 @@ struct Bound {
 ///
 /// # Errors
 /// When the kernel's tables cannot be read.
-pub fn held(pod: &Pod) -> std::io::Result<Option<String>> {
+pub fn find_taken_port(pod: &Pod) -> std::io::Result<Option<String>> {
     if pod.namespaces.host_network {
         return Ok(None);
     }
-    for port in wanted(pod) {
+    for port in host_ports(pod) {
         let tables = match port.protocol.as_str() {
             "TCP" => ["tcp", "tcp6"],
             "UDP" => ["udp", "udp6"],
@@ -183,12 +183,12 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let number = listener.local_addr().unwrap().port();
         let wanted = format!("127.0.0.1:{number}/TCP");
-        assert_eq!(held(&with(port(number, "TCP", "127.0.0.1"))).unwrap(), Some(wanted));
-        assert_eq!(held(&with(port(number, "TCP", "192.0.2.1"))).unwrap(), None);
+        assert_eq!(find_taken_port(&with(port(number, "TCP", "127.0.0.1"))).unwrap(), Some(wanted));
+        assert_eq!(find_taken_port(&with(port(number, "TCP", "192.0.2.1"))).unwrap(), None);
         assert!(super::listener(Path::new("/proc/self"), number).unwrap().is_some());
         drop(listener);
         assert_eq!(super::listener(Path::new("/proc/self"), number).unwrap(), None);
-        assert_eq!(held(&with(port(number, "TCP", "127.0.0.1"))).unwrap(), None);
+        assert_eq!(find_taken_port(&with(port(number, "TCP", "127.0.0.1"))).unwrap(), None);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use futures_util::future::BoxFuture;
 
 /// One try of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ProbeResult {
     /// With what was answered.
     Success(String),
     /// As good, but people should know.
@@ -30,11 +30,13 @@ pub enum Verdict {
 /// The network side of probes and hooks. A try ends within `timeout`.
 pub trait ProbeIo: Send + Sync + fmt::Debug {
     /// Asks for a page; redirects to the same host are followed.
-    fn http(&self, request: HttpRequest, timeout: Duration) -> BoxFuture<'_, Result<Answer, HttpError>>;
+    fn http(&self, request: HttpRequest, timeout: Duration)
+    -> BoxFuture<'_, Result<HttpResponse, HttpError>>;
     /// Opens a connection and closes it; the error as upstream words it.
     fn tcp(&self, host: String, port: u16, timeout: Duration) -> BoxFuture<'_, Result<(), String>>;
     /// Asks the gRPC health service.
-    fn grpc(&self, host: String, port: u16, service: String, timeout: Duration) -> BoxFuture<'_, Verdict>;
+    fn grpc(&self, host: String, port: u16, service: String, timeout: Duration)
+    -> BoxFuture<'_, ProbeResult>;
 }
 
 /// A page to ask for.
@@ -52,7 +54,7 @@ pub struct HttpRequest {
 
 /// The page.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct HttpResponse {
     /// 100 to 999.
     pub status: u16,
     /// At most 10 KiB of it.

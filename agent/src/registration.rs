@@ -30,7 +30,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gantry_kube_client::reflect::{Query, Reflected, reflect};
+use gantry_kube_client::reflector::{Query, Reflected, reflect};
 use gantry_metrics::Metrics;
 use gantry_model::clock::Clock;
 use gantry_model::signal::Pressures;
@@ -43,7 +43,7 @@ use crate::events::sink::Recorder;
 use crate::runtime::about::About;
 use crate::volumes::Volumes;
 use health::Pulse;
-use machine::{Addresses, Machine};
+use machine::{Addresses, MachineInfo};
 
 /// What the operator decides.
 #[derive(Debug, Clone, PartialEq)]
@@ -112,7 +112,7 @@ pub(crate) struct World {
     /// How it is: [`health::follow`].
     pub pulse: watch::Receiver<Pulse>,
     /// Read at start.
-    pub machine: Machine,
+    pub machine: MachineInfo,
     /// The machine's.
     pub addresses: Arc<dyn Addresses>,
     /// What an earlier kubelet may have left mounted.

@@ -21,7 +21,7 @@ use gantry_model::mount::Mount;
 use gantry_model::pod::env::EnvValue;
 use gantry_model::pod::{Container, Pod, PodUid};
 
-use crate::beyond::pulls::progress::Progress;
+use crate::runtime_ext::pulls::progress::Progress;
 use crate::timeline::Span;
 
 /// The future of one effect.

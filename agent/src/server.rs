@@ -17,9 +17,9 @@ mod cri;
 mod gate;
 pub mod health;
 pub mod listen;
-mod lobby;
 mod node_logs;
 mod pages;
+mod pending_connections;
 mod proxy;
 mod query;
 mod refusals;
@@ -41,8 +41,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use tonic::transport::Channel;
 
-use crate::beyond::Beyond;
 use crate::drain::{self, DrainTrigger};
+use crate::runtime_ext::RuntimeExtensions;
 use authn::{Authentication, Authenticator};
 use authz::{Authorizer, Mode};
 use health::Check;
@@ -61,7 +61,7 @@ pub trait NodePods: Send + Sync + fmt::Debug {
     /// The static pod's UID for that of its mirror; any other as it is.
     fn translate(&self, uid: &str) -> String;
     /// The name of the PersistentVolume behind a pod's volume, once a folder of it is mounted.
-    fn claimed(&self, pod: &str, volume: &str) -> Option<String>;
+    fn claim_name(&self, pod: &str, volume: &str) -> Option<String>;
     /// The pod of that name; of two, the one that is not on its way out.
     fn find(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
         let named = |pod: &Arc<Pod>| {
@@ -75,13 +75,13 @@ pub trait NodePods: Send + Sync + fmt::Debug {
 
 /// What the server answers from.
 #[derive(Clone)]
-pub struct Sources {
+pub struct ServerDeps {
     /// The node's name.
     pub node_name: String,
     /// The agent's pods.
     pub pods: Arc<dyn NodePods>,
     /// The runtime.
-    pub runtime: Line,
+    pub runtime: RuntimeConnection,
     /// The configuration in force, a KubeletConfiguration with kind and apiVersion.
     pub configz: Arc<dyn Fn() -> serde_json::Value + Send + Sync>,
     /// Flags and their values, sorted.
@@ -95,7 +95,7 @@ pub struct Sources {
     /// What `/healthz` looks at, beside ping and log; syncloop among them.
     pub checks: Vec<Check>,
     /// What the runtime tells beyond CRI.
-    pub beyond: Beyond,
+    pub runtime_ext: RuntimeExtensions,
     /// How much the machine and the pods use.
     pub stats: Arc<stats::Stats>,
     /// `/debug/flags/v`.
@@ -107,16 +107,16 @@ pub type Verbosity = Arc<dyn Fn(u8) -> Result<(), String> + Send + Sync>;
 
 /// The way to the runtime.
 #[derive(Debug, Clone)]
-pub struct Line {
+pub struct RuntimeConnection {
     /// Where it answers.
     pub channel: Channel,
     /// runtimeRequestTimeout.
     pub request_timeout: Duration,
 }
 
-impl fmt::Debug for Sources {
+impl fmt::Debug for ServerDeps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sources").field("node_name", &self.node_name).finish_non_exhaustive()
+        f.debug_struct("ServerDeps").field("node_name", &self.node_name).finish_non_exhaustive()
     }
 }
 
@@ -151,13 +151,13 @@ pub enum Error {
 /// The API of one node.
 #[derive(Debug, Clone)]
 pub struct Server {
-    inner: Arc<Inner>,
+    inner: Arc<ServerContext>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct ServerContext {
     settings: Settings,
-    sources: Sources,
+    sources: ServerDeps,
     gate: gate::Gate,
     /// Of the listeners.
     drain: DrainTrigger,
@@ -170,7 +170,7 @@ impl Server {
     /// When it is to ask and has no client.
     pub fn new(
         settings: Settings,
-        mut sources: Sources,
+        mut sources: ServerDeps,
         authentication: Authentication,
         mode: Mode,
         client: Option<Client>,
@@ -186,7 +186,7 @@ impl Server {
         sources.metrics.node_name.set([&sources.node_name], 1.0);
         sources.metrics.cgroup_version.set([], if sources.stats.machine().is_unified() { 2.0 } else { 1.0 });
         let (drain, _) = drain::token();
-        Ok(Self { inner: Arc::new(Inner { settings, sources, gate, drain }) })
+        Ok(Self { inner: Arc::new(ServerContext { settings, sources, gate, drain }) })
     }
 
     /// Samples the machine and measures volumes until [`Self::end`]: rates and volumes are empty

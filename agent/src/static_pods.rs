@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use choice::{Choice, Found};
+use choice::{Choice, StaticPods};
 
 /// The kubelet's fileCheckFrequency.
 pub(crate) const CHECK_EVERY: Duration = Duration::from_secs(20);
@@ -27,10 +27,10 @@ pub(crate) async fn follow(
     folder: PathBuf,
     node_name: String,
     every: Duration,
-) -> (watch::Receiver<Found>, tokio::task::JoinHandle<()>) {
+) -> (watch::Receiver<StaticPods>, tokio::task::JoinHandle<()>) {
     let mut choice = Choice::new(node_name);
     look(&mut choice, &folder, &BTreeSet::new()).await;
-    let (sender, receiver) = watch::channel(choice.found());
+    let (sender, receiver) = watch::channel(choice.static_pods());
     let task = tokio::spawn(async move {
         let mut changes = listen::begin(&folder);
         loop {
@@ -41,14 +41,14 @@ pub(crate) async fn follow(
                 () = sender.closed() => return,
             };
             look(&mut choice, &folder, &removed).await;
-            offer(&sender, choice.found());
+            offer(&sender, choice.static_pods());
         }
     });
     (receiver, task)
 }
 
 /// Only what is new: listeners wake for nothing else.
-fn offer(sender: &watch::Sender<Found>, found: Found) {
+fn offer(sender: &watch::Sender<StaticPods>, found: StaticPods) {
     sender.send_if_modified(|old| {
         let new = *old != found;
         if new {

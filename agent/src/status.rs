@@ -2,14 +2,14 @@
 //! pod, so that no two patches of one pod are under way; never decides how a pod is. Called by the
 //! kubelet's wiring; the worker's word comes through its handle.
 //!
-//! words: [`form`] (pure) · merge: [`merge`] (pure) · send: [`teller`] · mirror pods: [`mirror`] ·
-//! how long starts take: [`starts`].
+//! convert: [`convert`] (pure) · merge: [`merge`] (pure) · send: [`patcher`] · mirror pods: [`mirror`] ·
+//! startup latency: [`start_sli`].
 
-pub(crate) mod form;
+pub(crate) mod convert;
 mod merge;
 pub(crate) mod mirror;
-pub(crate) mod starts;
-mod teller;
+mod patcher;
+pub(crate) mod start_sli;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::pod::status::PodStatus as Word;
 use crate::pod::worker::PodHandle;
-use crate::source::Seen;
-use teller::{Shared, Teller};
+use crate::pod_source::ApiPods;
+use patcher::{PatcherContext, StatusPatcher};
 
 /// Says in the API's words what a worker says; the last argument is what the API has.
-pub(crate) type Form = fn(&pod::Pod, &Word, &PodStatus) -> PodStatus;
+pub(crate) type ConvertStatus = fn(&pod::Pod, &Word, &PodStatus) -> PodStatus;
 
 /// Every pod of the node with its status in force, told or not yet, by the worker's UID.
-pub(crate) type Told = BTreeMap<PodUid, Arc<Pod>>;
+pub(crate) type Reported = BTreeMap<PodUid, Arc<Pod>>;
 
 /// Static pods as their files describe them, with upstream's additions; none until the folder has
 /// been read.
@@ -42,40 +42,40 @@ pub(crate) const SOURCE: &str = "kubernetes.io/config.source";
 /// Requests under way at most: the others wait, the lease has a connection of its own.
 const AT_ONCE: usize = 10;
 
-/// What is told from.
+/// Inputs of the status patchers.
 #[derive(Clone)]
-pub(crate) struct Sources {
+pub(crate) struct StatusSources {
     /// None on a machine without an API server: then only the view is kept.
     pub client: Option<Client>,
     /// The API's pods.
-    pub seen: watch::Receiver<Seen>,
+    pub seen: watch::Receiver<ApiPods>,
     /// The agent's.
     pub pods: watch::Receiver<Arc<[PodHandle]>>,
     /// The manifest folder's.
     pub statics: watch::Receiver<Statics>,
     /// See the type.
-    pub form: Form,
+    pub form: ConvertStatus,
     /// Counts how long it takes until a change is told.
     pub metrics: Arc<Metrics>,
 }
 
 /// Begins to tell; the task ends with the agent.
 #[must_use]
-pub(crate) fn publish(sources: Sources) -> (watch::Receiver<Told>, JoinHandle<()>) {
-    let (told, receiver) = watch::channel(Told::new());
+pub(crate) fn publish(sources: StatusSources) -> (watch::Receiver<Reported>, JoinHandle<()>) {
+    let (told, receiver) = watch::channel(Reported::new());
     (receiver, tokio::spawn(supervise(sources, told)))
 }
 
-/// A teller for each pod, and the handle it has now: a pod may get another worker.
-async fn supervise(sources: Sources, told: watch::Sender<Told>) {
+/// A patcher for each pod, and the handle it has now: a pod may get another worker.
+async fn supervise(sources: StatusSources, told: watch::Sender<Reported>) {
     let mut pods = sources.pods.clone();
-    let shared = Shared { sources, told, permits: Arc::new(Semaphore::new(AT_ONCE)) };
-    let mut tellers: BTreeMap<PodUid, (watch::Sender<PodHandle>, Ends)> = BTreeMap::new();
+    let shared = PatcherContext { sources, told, permits: Arc::new(Semaphore::new(AT_ONCE)) };
+    let mut patchers: BTreeMap<PodUid, (watch::Sender<PodHandle>, Ends)> = BTreeMap::new();
     loop {
         let now = pods.borrow_and_update().clone();
-        tellers.retain(|_, (_, task)| !task.0.is_finished());
+        patchers.retain(|_, (_, task)| !task.0.is_finished());
         for handle in now.iter() {
-            if let Some((to, _)) = tellers.get(&handle.pod.uid) {
+            if let Some((to, _)) = patchers.get(&handle.pod.uid) {
                 to.send_if_modified(|old| {
                     let other =
                         !old.status.same_channel(&handle.status) || !Arc::ptr_eq(&old.pod, &handle.pod);
@@ -87,8 +87,8 @@ async fn supervise(sources: Sources, told: watch::Sender<Told>) {
                 continue;
             }
             let (to, from) = watch::channel(handle.clone());
-            let task = tokio::spawn(Teller::new(shared.clone(), from).run()).abort_handle();
-            tellers.insert(handle.pod.uid.clone(), (to, Ends(task)));
+            let task = tokio::spawn(StatusPatcher::new(shared.clone(), from).run()).abort_handle();
+            patchers.insert(handle.pod.uid.clone(), (to, Ends(task)));
         }
         if pods.changed().await.is_err() {
             return;

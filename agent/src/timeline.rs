@@ -74,7 +74,7 @@ const TURN: &str = "agent.turn";
 /// Spans as they are drawn: the agent's turns are one, which lasts from the first to the last. With it, when each of
 /// them was; none where there is one turn at most.
 #[must_use]
-pub fn folded(spans: &[Span]) -> (Vec<Span>, Vec<(i64, i64)>) {
+pub fn fold_turns(spans: &[Span]) -> (Vec<Span>, Vec<(i64, i64)>) {
     let (turns, others): (Vec<&Span>, Vec<&Span>) = spans.iter().partition(|span| span.name == TURN);
     let pieces: Vec<(i64, i64)> = turns.iter().map(|turn| (turn.start, turn.end)).collect();
     let longest = turns.iter().max_by_key(|turn| turn.end - turn.start).copied();
@@ -209,13 +209,13 @@ mod tests {
         let ms = 1_000_000;
         let image = Span { name: "image".into(), ..turn(0, 5 * ms, "x") };
         let all = [turn(0, ms, "to image"), image.clone(), turn(5 * ms, 9 * ms, "to [c] container.create")];
-        let (spans, pieces) = folded(&all);
+        let (spans, pieces) = fold_turns(&all);
         assert_eq!(pieces, [(0, ms), (5 * ms, 9 * ms)]);
         let detail = "2 times, the longest 4.0 ms to [c] container.create";
         assert_eq!(spans, [image.clone(), turn(0, 9 * ms, detail)]);
         let one = [image, turn(0, 1, "to image")];
-        assert_eq!(folded(&one), (one.to_vec(), Vec::new()));
-        assert_eq!(folded(&[]), (Vec::new(), Vec::new()));
+        assert_eq!(fold_turns(&one), (one.to_vec(), Vec::new()));
+        assert_eq!(fold_turns(&[]), (Vec::new(), Vec::new()));
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub struct UserRanges {
 /// The kubelet's file.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct File {
+struct UserRangesFile {
     uid_mappings: Vec<Mapping>,
     gid_mappings: Vec<Mapping>,
 }
@@ -208,7 +208,8 @@ impl UserRanges {
     async fn write(&self, uid: &PodUid, first: u32) -> std::io::Result<()> {
         let Some(path) = self.path(uid) else { return Ok(()) };
         let mapping = vec![Mapping { host_id: first, container_id: 0, length: self.length }];
-        let text = serde_json::to_vec(&File { uid_mappings: mapping.clone(), gid_mappings: mapping })?;
+        let text =
+            serde_json::to_vec(&UserRangesFile { uid_mappings: mapping.clone(), gid_mappings: mapping })?;
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).await?;
         }
@@ -223,7 +224,9 @@ impl UserRanges {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Written::Nothing),
             text => text.map_err(|error| format!("read {}: {error}", path.display()))?,
         };
-        let Ok(file) = serde_json::from_slice::<File>(&text) else { return Ok(Written::Damaged(path)) };
+        let Ok(file) = serde_json::from_slice::<UserRangesFile>(&text) else {
+            return Ok(Written::Damaged(path));
+        };
         let ([own], [groups]) = (&file.uid_mappings[..], &file.gid_mappings[..]) else {
             return Err(bad(uid, "no more than one mapping allowed", &path));
         };

@@ -6,20 +6,20 @@ mod claim;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
 pub mod downward;
+mod env_file_source;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
 pub mod host;
 mod host_path;
 mod hosts_file;
 mod labels;
-mod left_file;
+mod metrics;
 mod mounts;
+mod orphans;
 mod ownership;
 mod payload;
-mod remains;
 mod removal;
 mod sub_path;
-mod tally;
 
 pub use mounts::share;
 
@@ -49,7 +49,7 @@ pub trait Volumes: Send + Sync + fmt::Debug {
         path: &'a str,
     ) -> BoxFuture<'a, Result<String, Error>>;
     /// The PersistentVolume behind a volume of a pod, when a folder of it is mounted.
-    fn claimed(&self, uid: &PodUid, volume: &str) -> Option<String>;
+    fn claim_name(&self, uid: &PodUid, volume: &str) -> Option<String>;
     /// How many there are, by plugin; nobody counts those of a fake.
     fn counts(&self) -> BTreeMap<String, Count> {
         BTreeMap::new()
@@ -63,7 +63,7 @@ pub trait Volumes: Send + Sync + fmt::Debug {
         Box::pin(std::future::ready(Ok(false)))
     }
     /// Every pod of which something is there, whoever made it.
-    fn left(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>>;
+    fn list_orphans(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>>;
     /// The same as [`Volumes::tear_down`] of a pod that nobody remembers: what its folders say is all
     /// there is to know. A volume that would have to be taken back elsewhere, too, keeps all of them.
     fn reclaim<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>>;

@@ -27,21 +27,21 @@ pub(crate) async fn apply(args: ApplyArgs) -> Result<ExitCode> {
         }
     };
     let applied = add(&args.agent.agent_socket, texts, true).await?;
-    output::print(told(&applied).as_bytes())?;
+    output::print(format_applied(&applied).as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Adds the pods of `gantry run` to those of the agent that is there; never replaces one.
 pub(crate) async fn beside(socket: &Path, texts: Vec<Text>) -> Result<ExitCode> {
     let applied = add(socket, texts, false).await.context("add the pods to the agent that runs")?;
-    output::print(told(&applied).as_bytes())?;
+    output::print(format_applied(&applied).as_bytes())?;
     if let Some(pod) = applied.iter().find(|applied| applied.kind == "pod") {
-        output::say(&beside_told(pod, socket));
+        output::say(&format_follow_hint(pod, socket));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn beside_told(pod: &Applied, socket: &Path) -> String {
+fn format_follow_hint(pod: &Applied, socket: &Path) -> String {
     let name = match pod.namespace.as_str() {
         "default" => pod.name.clone(),
         namespace => format!("{namespace}/{}", pod.name),
@@ -62,7 +62,7 @@ async fn add(socket: &Path, texts: Vec<Text>, replace: bool) -> Result<Vec<Appli
 }
 
 /// `pod/web created`, as kubectl.
-fn told(applied: &[Applied]) -> String {
+fn format_applied(applied: &[Applied]) -> String {
     let line =
         |applied: &Applied| format!("{}/{} {}\n", applied.kind.to_lowercase(), applied.name, applied.outcome);
     applied.iter().map(line).collect()
@@ -84,8 +84,8 @@ mod tests {
             applied("ConfigMap", "default", "settings", "unchanged"),
             applied("pod", "shop", "web", "created"),
         ];
-        assert_eq!(told(&all), "configmap/settings unchanged\npod/web created\n");
-        let text = beside_told(&all[1], Path::new("/run/gantry/agent.sock"));
+        assert_eq!(format_applied(&all), "configmap/settings unchanged\npod/web created\n");
+        let text = format_follow_hint(&all[1], Path::new("/run/gantry/agent.sock"));
         assert!(
             text.contains("`gantry logs -f shop/web`") && text.contains("`gantry stop shop/web`"),
             "{text}"

@@ -24,10 +24,10 @@ const ENDS: [&str; 6] = ["stop", "rm", "delete", "rmi", "down", "leave"];
 /// # Errors
 /// The file and the key that is wrong. A wrong command line ends the process, as clap has it.
 pub(crate) fn parse(line: &[OsString]) -> Result<Cli> {
-    parsed(line, std::env::var_os(FILE), Path::new(USUAL))
+    parse_with_file(line, std::env::var_os(FILE), Path::new(USUAL))
 }
 
-fn parsed(line: &[OsString], variable: Option<OsString>, usual: &Path) -> Result<Cli> {
+fn parse_with_file(line: &[OsString], variable: Option<OsString>, usual: &Path) -> Result<Cli> {
     let read = |line: &[OsString]| {
         let matches = settings::command().try_get_matches_from(line)?;
         Cli::from_arg_matches(&matches).map(|cli| (cli, matches))
@@ -238,7 +238,7 @@ mod tests {
         let mut line: Vec<OsString> =
             vec!["gantry".into(), "-v".into(), RUNTIME.into(), "--config".into(), file.into()];
         line.extend(flags.iter().map(Into::into));
-        let parsed = parsed(&line, None, Path::new("/nonexistent"));
+        let parsed = parse_with_file(&line, None, Path::new("/nonexistent"));
         std::fs::remove_dir_all(&folder)?;
         parsed
     }
@@ -340,7 +340,7 @@ mod tests {
         let file = folder.path().join("config.toml");
         std::fs::write(&file, text)?;
         let line: Vec<OsString> = ["gantry"].iter().chain(words).map(Into::into).collect();
-        let parsed_of = |variable: Option<OsString>| parsed(&line, variable, &file);
+        let parsed_of = |variable: Option<OsString>| parse_with_file(&line, variable, &file);
         let plain = parsed_of(Some(OsString::new()))?;
         assert!(plain.config.is_none());
         parsed_of(None)

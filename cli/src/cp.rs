@@ -28,7 +28,7 @@ pub(crate) async fn cp(args: CpArgs) -> Result<()> {
     let CpArgs { from, to, container, no_preserve, namespace, agent } = args;
     let namespace = namespace.as_deref();
     let socket = agent.agent_socket;
-    let reach = async |target: &Target| -> Result<Place> {
+    let reach = async |target: &Target| -> Result<ContainerEndpoint> {
         let mut client = client::dial(&socket).await?;
         let pod = client::pod(&mut client, target).await?;
         let (container, note) = exec::choose(&pod, container.as_deref())?;
@@ -39,7 +39,7 @@ pub(crate) async fn cp(args: CpArgs) -> Result<()> {
             bail!("cannot copy to or from container {}: it is {}", container.name, container.state);
         }
         let channel = runtime_client::dial_agent(&socket).await?;
-        Ok(Place { channel, id: container.id.clone(), name: container.name.clone() })
+        Ok(ContainerEndpoint { channel, id: container.id.clone(), name: container.name.clone() })
     };
     match (from.target(namespace), to.target(namespace)) {
         (Some(_), Some(pod)) if Path::new(&from.text).exists() => {
@@ -56,13 +56,13 @@ pub(crate) async fn cp(args: CpArgs) -> Result<()> {
 }
 
 /// A container that files go to or come from.
-struct Place {
+struct ContainerEndpoint {
     channel: Channel,
     id: String,
     name: String,
 }
 
-impl Place {
+impl ContainerEndpoint {
     /// From this machine.
     async fn take(&self, from: &Path, to: &str, no_preserve: bool) -> Result<()> {
         if from.symlink_metadata().is_err() {
@@ -120,7 +120,7 @@ impl Place {
         let words = command.iter().map(|word| (*word).to_owned()).collect();
         let needs = || format!("run tar in container {}, which copying needs", self.name);
         let url = exec::url(&self.channel, &self.id, words, streams).await.with_context(needs)?;
-        match remote::piped(&url, streams, pipes).await.with_context(needs)? {
+        match remote::run_piped(&url, streams, pipes).await.with_context(needs)? {
             0 => Ok(()),
             code => bail!("tar in container {} ended with exit code {code}", self.name),
         }

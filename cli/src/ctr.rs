@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
-use gantry_proto::beyond::TagImageRequest;
-use gantry_proto::beyond::beyond_client::BeyondClient;
 use gantry_proto::cri::{ImageSpec, ImageStatusRequest};
+use gantry_proto::runtime_ext::TagImageRequest;
+use gantry_proto::runtime_ext::runtime_extensions_client::RuntimeExtensionsClient;
 use tonic::transport::Channel;
 
 use crate::args::{DEFAULT_AGENT_SOCKET, RuntimeEndpoint};
@@ -69,7 +69,7 @@ async fn dial(address: Option<String>) -> Result<Channel> {
 async fn import(channel: Channel, file: &Path, digests: bool) -> Result<()> {
     let repository = if digests { UNNAMED } else { "" };
     let naming = Naming { name: String::new(), repository: repository.to_owned() };
-    load::one(BeyondClient::new(channel), file, &naming, false).await
+    load::one(RuntimeExtensionsClient::new(channel), file, &naming, false).await
 }
 
 async fn tag(channel: Channel, image: &str, names: Vec<String>, force: bool) -> Result<()> {
@@ -78,7 +78,8 @@ async fn tag(channel: Channel, image: &str, names: Vec<String>, force: bool) -> 
             must_be_free(channel.clone(), image, &name).await?;
         }
         let request = TagImageRequest { image: image.to_owned(), name };
-        let answer = runtime_client::answer(BeyondClient::new(channel.clone()).tag_image(request).await)?;
+        let answer =
+            runtime_client::answer(RuntimeExtensionsClient::new(channel.clone()).tag_image(request).await)?;
         output::print(format!("{}\n", answer.name).as_bytes())?;
     }
     Ok(())

@@ -15,7 +15,7 @@ use gantry_proto::operator::ListPodsRequest;
 use tokio::net::UnixStream;
 
 use crate::args::{RunArgs, RuntimeFlags};
-use crate::run::turn::{self, Turn};
+use crate::run::turn::{self, PodOwner};
 use crate::{apply, client, manifests, output, runtime_client};
 use daemon::Daemon;
 pub(crate) use words::reach;
@@ -39,8 +39,8 @@ pub(crate) async fn detach(mut args: RunArgs, uids: Vec<String>, texts: Vec<Text
     let root_dir = args.root_dir.clone().unwrap_or_else(|| args.flags.root.join("kubelet"));
     // Its lock is for the agent that is started below.
     match turn::wait(&root_dir, &agent_socket, &state, args.pods.manifest_dir.is_none()).await? {
-        Turn::Ours(root) => drop(root),
-        Turn::Theirs => return apply::beside(&agent_socket, texts).await,
+        PodOwner::Ours(root) => drop(root),
+        PodOwner::Theirs => return apply::beside(&agent_socket, texts).await,
     }
     if args.pods.files.iter().any(|file| file.as_os_str() == "-" || manifests::is_address(file)) {
         bail!(

@@ -17,7 +17,7 @@ use crate::output;
 /// How a check came out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "UPPERCASE")]
-pub(crate) enum Verdict {
+pub(crate) enum CheckStatus {
     /// As it should be.
     Ok,
     /// Pods run, something is less than it could be.
@@ -31,7 +31,7 @@ pub(crate) enum Verdict {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Check {
     pub(crate) name: &'static str,
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: CheckStatus,
     /// What was seen.
     pub(crate) seen: String,
     /// What to do; empty when it is as it should be.
@@ -50,9 +50,9 @@ pub(crate) async fn doctor(args: DoctorArgs) -> Result<ExitCode> {
         checks.push(judge::registry(&host, answer));
     }
     if let Some(endpoint) = join {
-        let target = join::Target { endpoint, token, hashes };
+        let target = join::JoinTarget { endpoint, token, hashes };
         let runtime = format!("unix://{}", flags.state.join("gantry.sock").display());
-        let rows = join::checks(&target, &join::Place::here(runtime, facts.network)).await;
+        let rows = join::checks(&target, &join::HostView::here(runtime, facts.network)).await;
         checks.retain(|check| rows.iter().all(|row| row.name != check.name));
         checks.extend(rows);
     }
@@ -62,15 +62,15 @@ pub(crate) async fn doctor(args: DoctorArgs) -> Result<ExitCode> {
         ListFormat::Yaml => output::yaml(&checks)?,
     };
     output::print(text.as_bytes())?;
-    let failed = checks.iter().any(|check| check.verdict == Verdict::Fail);
+    let failed = checks.iter().any(|check| check.verdict == CheckStatus::Fail);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn table(checks: &[Check]) -> String {
     let word = |verdict| match verdict {
-        Verdict::Ok => "ok",
-        Verdict::Warn => "WARN",
-        Verdict::Fail => "FAIL",
+        CheckStatus::Ok => "ok",
+        CheckStatus::Warn => "WARN",
+        CheckStatus::Fail => "FAIL",
     };
     let rows: Vec<Vec<String>> = checks
         .iter()
@@ -86,6 +86,6 @@ fn table(checks: &[Check]) -> String {
         let number = checks.iter().filter(|check| check.verdict == verdict).count();
         format!("{number} {word}{}", if number == 1 { "" } else { "s" })
     };
-    let (warnings, failures) = (count(Verdict::Warn, "warning"), count(Verdict::Fail, "failure"));
+    let (warnings, failures) = (count(CheckStatus::Warn, "warning"), count(CheckStatus::Fail, "failure"));
     format!("{}{} checks, {warnings}, {failures}\n", output::table(&rows), checks.len())
 }

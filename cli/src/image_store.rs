@@ -11,7 +11,7 @@ use tonic::transport::Channel;
 
 use crate::args::{DEFAULT_AGENT_SOCKET, DEFAULT_ROOT, RuntimeEndpoint, StoreFlags};
 use crate::in_process::InProcess;
-use crate::runtime_client::Found;
+use crate::runtime_client::RuntimeSearch;
 use crate::{client, detach, runtime, runtime_client};
 
 /// A way to the images.
@@ -30,15 +30,15 @@ impl ImageStore {
     pub(crate) async fn find(endpoint: &RuntimeEndpoint, flags: StoreFlags) -> Result<Self> {
         let usual = detach::runtime_socket(&flags.state);
         let nobody = match runtime_client::find(endpoint, &usual).await? {
-            Found::Runtime(channel) => return Ok(Self { channel, alone: None }),
-            Found::Nobody(error) => error,
+            RuntimeSearch::Runtime(channel) => return Ok(Self { channel, alone: None }),
+            RuntimeSearch::Nobody(error) => error,
         };
         if !is_of_one_node(endpoint, &flags) {
             return Err(nobody);
         }
         let root = flags.root.clone();
         let opened = ImagesAlone::open(config(flags)).await;
-        let opened = opened.map_err(|error| refused(error, &root, &endpoint.agent_socket, &usual))?;
+        let opened = opened.map_err(|error| refusal_error(error, &root, &endpoint.agent_socket, &usual))?;
         let (alone, channel) = InProcess::images(opened).await?;
         Ok(Self { channel, alone: Some(alone) })
     }
@@ -78,7 +78,7 @@ fn config(flags: StoreFlags) -> Config {
     }
 }
 
-fn refused(error: Error, root: &Path, agent: &Path, runtime: &Path) -> anyhow::Error {
+fn refusal_error(error: Error, root: &Path, agent: &Path, runtime: &Path) -> anyhow::Error {
     let nobody =
         format!("neither an agent answers at {} nor a runtime at {}", agent.display(), runtime.display());
     match error {

@@ -29,11 +29,11 @@ use self::apply::Doer;
 pub(crate) use self::apply::set;
 use self::discovery::{CaHash, ClusterInfo, Endpoint, Token};
 use self::docker::Docker;
-use self::facts::{Cluster, Wanted};
+use self::facts::{Cluster, JoinRequest};
 use self::plan::Plan;
 use self::record::Record;
 use crate::args::JoinArgs;
-use crate::doctor::join::Target;
+use crate::doctor::join::JoinTarget;
 use crate::{doctor, output};
 
 /// For the control plane to sign cluster-info with a token that was just made.
@@ -53,7 +53,7 @@ pub(crate) const FOREIGN: [(&str, &str); 9] = [
 ];
 
 /// A cluster that was found, and by whose rights.
-struct Found {
+struct DiscoveredCluster {
     cluster: Cluster,
     ca_hashes: Vec<CaHash>,
     /// None: the administrator makes one.
@@ -74,7 +74,7 @@ pub(crate) async fn join(args: JoinArgs) -> Result<ExitCode> {
     }
     let found = find(&args).await?;
     let node = node_name(&args);
-    let wanted = Wanted {
+    let wanted = JoinRequest {
         node_name: args.node_name,
         node_ip: args.node_ip,
         cri_socket: args.cri_socket,
@@ -82,7 +82,7 @@ pub(crate) async fn join(args: JoinArgs) -> Result<ExitCode> {
         ca_hashes: found.ca_hashes.iter().map(ToString::to_string).collect(),
         token: found.token.as_ref().map(ToString::to_string),
     };
-    let target = Target {
+    let target = JoinTarget {
         endpoint: found.cluster.endpoint.clone(),
         token: wanted.token.clone(),
         hashes: wanted.ca_hashes.clone(),
@@ -141,13 +141,18 @@ fn node_name(args: &JoinArgs) -> String {
     args.node_name.clone().unwrap_or_else(own).to_lowercase()
 }
 
-async fn find(args: &JoinArgs) -> Result<Found> {
+async fn find(args: &JoinArgs) -> Result<DiscoveredCluster> {
     if let (Some(token), Some(endpoint)) = (&args.token, &args.endpoint) {
         let hashes = &args.discovery_token_ca_cert_hash;
         let info = discovery::cluster_info(endpoint, None, token, hashes, PATIENCE).await?;
         let access = endpoint.access(None, Trust::Data(info.authority), discovery::bearer(token))?;
         let cluster = cluster::read(&discovery::connect(&access)?, endpoint.clone(), info.server).await?;
-        return Ok(Found { cluster, ca_hashes: hashes.clone(), token: Some(token.clone()), admin: None });
+        return Ok(DiscoveredCluster {
+            cluster,
+            ca_hashes: hashes.clone(),
+            token: Some(token.clone()),
+            admin: None,
+        });
     }
     if let Some(name) = &args.kind {
         return by_kind(name, args).await;
@@ -155,7 +160,7 @@ async fn find(args: &JoinArgs) -> Result<Found> {
     let file = args.kubeconfig.as_ref().context("no --token, --kind or --kubeconfig")?;
     let access = kubeconfig::read(file)?;
     let access = match &args.endpoint {
-        Some(endpoint) => admin::moved(access, endpoint)?,
+        Some(endpoint) => admin::with_endpoint(access, endpoint)?,
         None => access,
     };
     let (client, info) = ask(&access).await?;
@@ -174,7 +179,7 @@ fn is_loopback(host: &str) -> bool {
 }
 
 /// The administrator's kubeconfig is in the container, and the container's address is the API server's.
-async fn by_kind(name: &str, args: &JoinArgs) -> Result<Found> {
+async fn by_kind(name: &str, args: &JoinArgs) -> Result<DiscoveredCluster> {
     let docker = Docker::at(&args.docker_socket);
     let container = format!("{name}-control-plane");
     let text = docker.admin(&container).await?;
@@ -182,7 +187,7 @@ async fn by_kind(name: &str, args: &JoinArgs) -> Result<Found> {
     let address = docker.address(&container).await?;
     let at = |ip: IpAddr, port| Endpoint { host: ip.to_string(), port };
     let inside = at(address, admin::endpoint(&access)?.port);
-    let (client, info) = ask(&admin::moved(access, &inside)?).await?;
+    let (client, info) = ask(&admin::with_endpoint(access, &inside)?).await?;
     let endpoint = match &args.endpoint {
         Some(endpoint) => endpoint.clone(),
         None if info.server.host == container => inside,
@@ -198,12 +203,12 @@ async fn ask(access: &Access) -> Result<(kube::Client, ClusterInfo)> {
     Ok((client, info))
 }
 
-async fn by_admin(client: kube::Client, info: ClusterInfo, endpoint: Endpoint) -> Result<Found> {
+async fn by_admin(client: kube::Client, info: ClusterInfo, endpoint: Endpoint) -> Result<DiscoveredCluster> {
     // kubeadm will, and would wait for minutes.
     discovery::read(&endpoint, None, Trust::Data(info.authority.clone())).await?;
     let certificates =
         pair::certificates_of(&info.authority).context("the certificate authority in cluster-info")?;
     let ca_hashes = certificates.iter().map(CaHash::of).collect::<Result<Vec<_>, _>>()?;
     let cluster = cluster::read(&client, endpoint, info.server).await?;
-    Ok(Found { cluster, ca_hashes, token: None, admin: Some(client) })
+    Ok(DiscoveredCluster { cluster, ca_hashes, token: None, admin: Some(client) })
 }

@@ -11,17 +11,17 @@ use serde_json::Value;
 pub(crate) struct JsonPath {
     /// As it was given.
     text: String,
-    steps: Vec<Step>,
+    steps: Vec<PathStep>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Step {
+enum PathStep {
     Key(String),
     /// Below zero from the end.
     Index(i64),
     All,
     /// Items in which these keys lead to this value.
-    Filter(Vec<Step>, bool, String),
+    Filter(Vec<PathStep>, bool, String),
 }
 
 impl FromStr for JsonPath {
@@ -47,13 +47,13 @@ fn bad(text: &str, why: &str) -> String {
 }
 
 /// `.a.b[0]['c'][?(@.d=="e")]`; the first dot may be left out.
-fn steps(text: &str) -> Result<Vec<Step>, String> {
+fn steps(text: &str) -> Result<Vec<PathStep>, String> {
     let (mut steps, mut rest) = (Vec::new(), text);
     while !rest.is_empty() {
         if let Some(inner) = rest.strip_prefix('[') {
             let end = closing(inner).ok_or("`]` is missing")?;
             let (within, after) = inner.split_at(end);
-            steps.push(bracketed(within.trim())?);
+            steps.push(parse_bracket(within.trim())?);
             rest = after.get(1..).unwrap_or_default();
             continue;
         }
@@ -64,8 +64,8 @@ fn steps(text: &str) -> Result<Vec<Step>, String> {
         match key.as_str() {
             "" if after.is_empty() || !after.starts_with('[') => return Err("a name is missing".to_owned()),
             "" => {}
-            "*" => steps.push(Step::All),
-            _ => steps.push(Step::Key(key)),
+            "*" => steps.push(PathStep::All),
+            _ => steps.push(PathStep::Key(key)),
         }
         rest = after;
     }
@@ -100,15 +100,15 @@ fn key(text: &str) -> (String, &str) {
     (name, "")
 }
 
-fn bracketed(text: &str) -> Result<Step, String> {
+fn parse_bracket(text: &str) -> Result<PathStep, String> {
     if text == "*" {
-        return Ok(Step::All);
+        return Ok(PathStep::All);
     }
-    if let Some(name) = quoted(text) {
-        return Ok(Step::Key(name.to_owned()));
+    if let Some(name) = parse_quoted(text) {
+        return Ok(PathStep::Key(name.to_owned()));
     }
     if let Ok(index) = text.parse() {
-        return Ok(Step::Index(index));
+        return Ok(PathStep::Index(index));
     }
     let filter = text.strip_prefix("?(").and_then(|inner| inner.strip_suffix(')'));
     let filter = filter.ok_or_else(|| format!("[{text}] is no number, name or filter"))?;
@@ -119,10 +119,10 @@ fn bracketed(text: &str) -> Result<Step, String> {
     };
     let path = path.trim().strip_prefix('@').ok_or_else(|| format!("[{text}] does not begin with @"))?;
     let value = value.trim();
-    Ok(Step::Filter(steps(path)?, equal, quoted(value).unwrap_or(value).to_owned()))
+    Ok(PathStep::Filter(steps(path)?, equal, parse_quoted(value).unwrap_or(value).to_owned()))
 }
 
-fn quoted(text: &str) -> Option<&str> {
+fn parse_quoted(text: &str) -> Option<&str> {
     ['"', '\''].into_iter().find_map(|quote| text.strip_prefix(quote)?.strip_suffix(quote))
 }
 
@@ -133,26 +133,26 @@ impl JsonPath {
     }
 }
 
-fn walk<'a>(steps: &[Step], root: &'a Value) -> Vec<&'a Value> {
+fn walk<'a>(steps: &[PathStep], root: &'a Value) -> Vec<&'a Value> {
     steps.iter().fold(vec![root], |at, step| at.into_iter().flat_map(|value| next(step, value)).collect())
 }
 
-fn next<'a>(step: &Step, value: &'a Value) -> Vec<&'a Value> {
+fn next<'a>(step: &PathStep, value: &'a Value) -> Vec<&'a Value> {
     let children = || match value {
         Value::Array(items) => items.iter().collect(),
         Value::Object(map) => map.values().collect::<Vec<_>>(),
         _ => Vec::new(),
     };
     match step {
-        Step::Key(key) => value.get(key).into_iter().collect(),
-        Step::Index(index) => {
+        PathStep::Key(key) => value.get(key).into_iter().collect(),
+        PathStep::Index(index) => {
             let items = value.as_array().map(Vec::as_slice).unwrap_or_default();
             let from_end = || items.len().checked_sub(usize::try_from(index.unsigned_abs()).ok()?);
             let at = usize::try_from(*index).ok().or_else(from_end);
             at.and_then(|at| items.get(at)).into_iter().collect()
         }
-        Step::All => children(),
-        Step::Filter(path, equal, wanted) => {
+        PathStep::All => children(),
+        PathStep::Filter(path, equal, wanted) => {
             let fits =
                 |child: &&Value| walk(path, child).iter().any(|found| text(found) == *wanted) == *equal;
             children().into_iter().filter(fits).collect()

@@ -11,11 +11,11 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use gantry_kube_client::identity::kubeconfig;
 
-use self::plan::{Now, Undo};
+use self::plan::{HostState, Undo};
 use self::undo::Undoer;
 use crate::args::LeaveArgs;
 use crate::join::record::{self, Record};
-use crate::join::step::{Made, sysctl_path};
+use crate::join::step::{JoinChange, sysctl_path};
 use crate::join::{FOREIGN, admin, look};
 use crate::output;
 
@@ -61,7 +61,7 @@ async fn run(undoer: &Undoer, steps: &[Undo]) -> Result<usize> {
     for step in steps {
         output::print(format!("{step}\n").as_bytes())?;
         match undoer.step(step).await {
-            Err(error) if matches!(step, Undo::Made(Made::Join { .. })) => {
+            Err(error) if matches!(step, Undo::JoinChange(JoinChange::Join { .. })) => {
                 return Err(error.context("the node still stands: nothing else was taken back"));
             }
             Err(error) => {
@@ -82,8 +82,8 @@ fn last_words(record: &Record, deleted: bool) -> String {
     }
 }
 
-fn now(record: &Record) -> Now {
-    Now {
+fn now(record: &Record) -> HostState {
+    HostState {
         cni: look::configurations(),
         sysctls: FOREIGN
             .iter()

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use gantry_proto::beyond::LoadImagesRequest;
-use gantry_proto::beyond::beyond_client::BeyondClient;
+use gantry_proto::runtime_ext::LoadImagesRequest;
+use gantry_proto::runtime_ext::runtime_extensions_client::RuntimeExtensionsClient;
 use gantry_unpack::{Packing, inflate};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
@@ -51,7 +51,7 @@ pub(crate) async fn load(args: LoadArgs) -> Result<ExitCode> {
     }
     let naming = Naming { name, repository: String::new() };
     let store = ImageStore::find(&runtime, store).await?;
-    let client = BeyondClient::new(store.channel());
+    let client = RuntimeExtensionsClient::new(store.channel());
     let mut code = ExitCode::SUCCESS;
     for file in files {
         if let Err(error) = one(client.clone(), &file, &naming, quiet).await {
@@ -66,7 +66,7 @@ pub(crate) async fn load(args: LoadArgs) -> Result<ExitCode> {
 
 /// Loads one archive, and prints what was in it.
 pub(crate) async fn one(
-    mut client: BeyondClient<Channel>,
+    mut client: RuntimeExtensionsClient<Channel>,
     file: &Path,
     naming: &Naming,
     quiet: bool,

@@ -13,7 +13,7 @@ use gantry_image::{Auth, RegistryError};
 
 use crate::args::{LoginArgs, LogoutArgs};
 use crate::{output, runtime};
-use ask::{Asked, Password};
+use ask::{LoginCredentials, Password};
 
 /// As a shell reports a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
@@ -57,8 +57,13 @@ fn auth_file(named: Option<PathBuf>) -> Result<PathBuf> {
     named.or_else(runtime::own_auth_file).context("HOME is not set: name a file with --registry-auth-file")
 }
 
-async fn check_and_keep(domain: &Domain, asked: Asked, file: &Path, hosts_dir: &Path) -> Result<()> {
-    let Asked { username, password } = asked;
+async fn check_and_keep(
+    domain: &Domain,
+    asked: LoginCredentials,
+    file: &Path,
+    hosts_dir: &Path,
+) -> Result<()> {
+    let LoginCredentials { username, password } = asked;
     if username.contains(':') {
         bail!("a user name with a colon can't be sent to a registry (RFC 7617)");
     }
@@ -68,7 +73,7 @@ async fn check_and_keep(domain: &Domain, asked: Asked, file: &Path, hosts_dir: &
         Ok(LoginVerdict::NotAsked) => output::say(&format!(
             "WARNING! {domain} asks for no credentials: nobody has checked the user name and the password."
         )),
-        Err(error) => return Err(refused(domain, error)),
+        Err(error) => return Err(refusal_error(domain, error)),
     }
     login::remember(file, domain, &username, &password.0)?;
     output::say(&format!("WARNING! Your credentials are stored unencrypted in '{}'.", file.display()));
@@ -76,7 +81,7 @@ async fn check_and_keep(domain: &Domain, asked: Asked, file: &Path, hosts_dir: &
 }
 
 /// Why there is no login, and what to do.
-fn refused(domain: &Domain, error: RegistryError) -> anyhow::Error {
+fn refusal_error(domain: &Domain, error: RegistryError) -> anyhow::Error {
     match error {
         RegistryError::Unauthorized { status, detail, .. } => anyhow!(
             "{domain} refuses this user name and password ({status}: {}): correct them; an account with a second \
@@ -117,8 +122,8 @@ mod tests {
         address.to_string().parse().unwrap()
     }
 
-    fn asked(password: &str) -> Asked {
-        Asked { username: "user".to_owned(), password: Secret(password.to_owned()) }
+    fn asked(password: &str) -> LoginCredentials {
+        LoginCredentials { username: "user".to_owned(), password: Secret(password.to_owned()) }
     }
 
     #[tokio::test]
@@ -153,7 +158,7 @@ mod tests {
             format!("{error:#}").starts_with(&format!("log in to {domain}: registry unreachable: ")),
             "{error:#}"
         );
-        let colon = Asked { username: "a:b".to_owned(), ..asked("pass") };
+        let colon = LoginCredentials { username: "a:b".to_owned(), ..asked("pass") };
         assert!(check_and_keep(&domain, colon, &file, folder.path()).await.is_err());
         assert!(!file.exists());
     }

@@ -21,7 +21,7 @@ use crate::{choice, client, exec, output};
 const POLL: Duration = Duration::from_millis(100);
 
 /// One log that is printed.
-struct Source {
+struct LogSource {
     container: Container,
     reader: LogReader,
     /// Before each line; empty for a single container of a single pod.
@@ -67,7 +67,7 @@ pub(crate) async fn logs(args: LogsArgs) -> Result<ExitCode> {
 async fn follow(
     client: &mut OperatorClient<Channel>,
     targets: &[Target],
-    mut sources: Vec<Source>,
+    mut sources: Vec<LogSource>,
     filter: &Filter,
 ) -> Result<()> {
     while sources.iter().any(|source| source.live) {
@@ -111,7 +111,7 @@ async fn begin(reader: &mut LogReader, tail: Option<usize>) -> Result<Vec<Line>>
     }
 }
 
-fn sources_of(pod: &Pod, args: &LogsArgs, of_several: bool) -> Result<Vec<Source>> {
+fn sources_of(pod: &Pod, args: &LogsArgs, of_several: bool) -> Result<Vec<LogSource>> {
     let all: Vec<&Container> = pod.init_containers.iter().chain(&pod.containers).collect();
     let chosen = if args.all_containers {
         all.into_iter().filter(|c| !c.log_path.is_empty()).collect()
@@ -135,7 +135,7 @@ fn sources_of(pod: &Pod, args: &LogsArgs, of_several: bool) -> Result<Vec<Source
         }
         let path = PathBuf::from(&container.log_path);
         let path = if args.previous { previous(&path, &container.name)? } else { path };
-        Ok(Source {
+        Ok(LogSource {
             reader: LogReader::new(&path),
             prefix: prefix(&container.name),
             live: args.follow,
@@ -167,7 +167,7 @@ async fn running(client: &mut OperatorClient<Channel>, targets: &[Target]) -> Ve
 }
 
 /// Each line to the stream it was written to.
-fn write(source: &Source, lines: Vec<Line>, filter: &Filter) -> Result<()> {
+fn write(source: &LogSource, lines: Vec<Line>, filter: &Filter) -> Result<()> {
     let (mut out, mut err) = (std::io::stdout().lock(), std::io::stderr().lock());
     for line in lines {
         let old = |since| line.time.parse::<Timestamp>().is_ok_and(|time| time < since);

@@ -44,7 +44,7 @@ fn address(path: &Path) -> Option<&str> {
 
 async fn fetch(text: &str) -> Result<Text> {
     let url = Url::parse(text).with_context(|| format!("{text:?} is no URL"))?;
-    let path = PathBuf::from(shown(&url));
+    let path = PathBuf::from(display_url(&url));
     let text = get(url).await.with_context(|| format!("fetch {}", path.display()))?;
     Ok(Text { path, text })
 }
@@ -92,7 +92,8 @@ fn follow(attempt: Attempt<'_>) -> reqwest::redirect::Action {
     }
     let encrypted = before.iter().any(|url| url.scheme() == "https");
     if !keeps_encryption(encrypted, attempt.url()) {
-        let text = format!("it redirects to {}, and what began as https stays https", shown(attempt.url()));
+        let text =
+            format!("it redirects to {}, and what began as https stays https", display_url(attempt.url()));
         return attempt.error(anyhow!(text));
     }
     attempt.follow()
@@ -118,7 +119,7 @@ pub(crate) fn is_loopback(url: &Url) -> bool {
 }
 
 /// As messages may have it: what stands before the host or in the query may be a secret.
-pub(crate) fn shown(url: &Url) -> String {
+pub(crate) fn display_url(url: &Url) -> String {
     let mut url = url.clone();
     url.set_query(None);
     url.set_fragment(None);

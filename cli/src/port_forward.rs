@@ -27,7 +27,8 @@ pub(crate) async fn port_forward(args: PortForwardArgs) -> Result<ExitCode> {
     let pod = client::find_pod(&mut operator, &flags).await?;
     let named = ports.iter().any(|pair| matches!(pair.remote, Remote::Name(_)));
     let spec = if named { spec_of(&mut operator, &pod.uid).await? } else { Value::Null };
-    let ports = ports.into_iter().map(|pair| resolved(pair, &pod.name, &spec)).collect::<Result<Vec<_>>>()?;
+    let ports =
+        ports.into_iter().map(|pair| resolve_ports(pair, &pod.name, &spec)).collect::<Result<Vec<_>>>()?;
     if pod.phase != "Running" {
         bail!("unable to forward port because pod is not running. Current status={}", pod.phase);
     }
@@ -57,16 +58,16 @@ async fn spec_of(operator: &mut OperatorClient<Channel>, uid: &str) -> Result<Va
 }
 
 /// The port here and the one there, as numbers.
-fn resolved(pair: PortPair, pod: &str, spec: &Value) -> Result<(u16, u16)> {
+fn resolve_ports(pair: PortPair, pod: &str, spec: &Value) -> Result<(u16, u16)> {
     let remote = match pair.remote {
         Remote::Number(number) => number,
-        Remote::Name(name) => port_called(&name, spec).with_context(|| no_such_port(pod, &name, spec))?,
+        Remote::Name(name) => find_named_port(&name, spec).with_context(|| no_such_port(pod, &name, spec))?,
     };
     Ok((pair.local.unwrap_or(remote), remote))
 }
 
 /// Of the first container that has one; sidecars have ports, too.
-fn port_called(name: &str, spec: &Value) -> Option<u16> {
+fn find_named_port(name: &str, spec: &Value) -> Option<u16> {
     let (_, port) = named_ports(spec).find(|(own, _)| *own == name)?;
     port
 }
@@ -166,7 +167,7 @@ mod tests {
             ],
         });
         let pair = |local, name: &str| PortPair { local, remote: Remote::Name(name.to_owned()) };
-        let port = |pair| resolved(pair, "web", &spec).map_err(|error| error.to_string());
+        let port = |pair| resolve_ports(pair, "web", &spec).map_err(|error| error.to_string());
         assert_eq!(port(pair(None, "http")), Ok((8080, 8080)));
         assert_eq!(port(pair(Some(0), "metrics")), Ok((0, 9090)));
         assert_eq!(port(PortPair { local: None, remote: Remote::Number(80) }), Ok((80, 80)));

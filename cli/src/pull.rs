@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use gantry_agent::beyond::pulls::progress::Progress;
+use gantry_agent::runtime_ext::pulls::progress::Progress;
 use gantry_model::clock::{Clock, SystemClock};
 use gantry_proto::cri::image_service_client::ImageServiceClient;
 use gantry_proto::cri::{ImageSpec, ImageStatusRequest, PullImageRequest};

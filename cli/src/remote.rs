@@ -7,6 +7,6 @@ mod connect;
 mod forward;
 mod terminal;
 
-pub(crate) use command::{Pipes, Streams, piped, run};
+pub(crate) use command::{Pipes, Streams, run, run_piped};
 pub(crate) use forward::port_forward;
 pub(crate) use terminal::is_there as on_terminal;

@@ -4,8 +4,8 @@
 mod narrate;
 mod pulls;
 pub(crate) mod signals;
+mod status_printer;
 mod summary;
-mod teller;
 pub(crate) mod turn;
 
 use std::process::ExitCode;
@@ -27,7 +27,7 @@ use crate::in_process::InProcess;
 use crate::{apply, detach, manifests, output, runtime};
 use narrate::{Form, Narrators};
 use signals::Signals;
-use turn::Turn;
+use turn::PodOwner;
 
 /// The exit code for a file that is wrong.
 pub(crate) const BAD_MANIFEST: u8 = 2;
@@ -53,7 +53,8 @@ pub(crate) async fn run(args: Box<RunArgs>, stages: bool) -> Result<ExitCode> {
     let PodsFlags { files: _, manifest_dir, agent_socket, pod_logs_dir } = wanted;
     let root_dir = root_dir.unwrap_or_else(|| flags.root.join("kubelet"));
     // First of all what tells whether another agent is here already.
-    let Turn::Ours(root) = turn::wait(&root_dir, &agent_socket, &flags.state, manifest_dir.is_none()).await?
+    let PodOwner::Ours(root) =
+        turn::wait(&root_dir, &agent_socket, &flags.state, manifest_dir.is_none()).await?
     else {
         return apply::beside(&agent_socket, texts).await;
     };

@@ -19,7 +19,7 @@ const MAX_MESSAGE: usize = 16 << 20;
 const RUNTIME_SOCKET: &str = "/run/gantry/gantry.sock";
 
 /// Who was found where the runtime that is meant would be.
-pub(crate) enum Found {
+pub(crate) enum RuntimeSearch {
     /// It, or the agent that passes calls on.
     Runtime(Channel),
     /// Nobody listens; and how to say so.
@@ -29,8 +29,8 @@ pub(crate) enum Found {
 /// A channel to the runtime that is meant.
 pub(crate) async fn dial(endpoint: &RuntimeEndpoint) -> Result<Channel> {
     match find(endpoint, Path::new(RUNTIME_SOCKET)).await? {
-        Found::Runtime(channel) => Ok(channel),
-        Found::Nobody(error) => Err(error),
+        RuntimeSearch::Runtime(channel) => Ok(channel),
+        RuntimeSearch::Nobody(error) => Err(error),
     }
 }
 
@@ -38,7 +38,7 @@ pub(crate) async fn dial(endpoint: &RuntimeEndpoint) -> Result<Channel> {
 ///
 /// # Errors
 /// When the one that was named does not answer, and when this user may not ask.
-pub(crate) async fn find(endpoint: &RuntimeEndpoint, usual: &Path) -> Result<Found> {
+pub(crate) async fn find(endpoint: &RuntimeEndpoint, usual: &Path) -> Result<RuntimeSearch> {
     if let Some(address) = &endpoint.container_runtime_endpoint {
         let connected = connect(address).await.map_err(|error| {
             let absent = || {
@@ -47,14 +47,14 @@ pub(crate) async fn find(endpoint: &RuntimeEndpoint, usual: &Path) -> Result<Fou
             let text = only_root(&error, "runtime", address).unwrap_or_else(absent);
             error.context(text)
         });
-        return connected.map(Found::Runtime);
+        return connected.map(RuntimeSearch::Runtime);
     }
     let agent = std::path::absolute(&endpoint.agent_socket)
         .with_context(|| format!("find {}", endpoint.agent_socket.display()))?;
     let mut last = None;
     for (who, socket) in [("agent", agent.as_path()), ("runtime", usual)] {
         match connect(&unix(socket)).await {
-            Ok(channel) => return Ok(Found::Runtime(channel)),
+            Ok(channel) => return Ok(RuntimeSearch::Runtime(channel)),
             Err(error) => {
                 // Nobody else is asked then: it would not be the one that is meant.
                 if let Some(text) = only_root(&error, who, socket.display()) {
@@ -70,7 +70,7 @@ pub(crate) async fn find(endpoint: &RuntimeEndpoint, usual: &Path) -> Result<Fou
         agent.display(),
         usual.display()
     );
-    Ok(Found::Nobody(last.map_or_else(|| anyhow!("{text}"), |error| error.context(text.clone()))))
+    Ok(RuntimeSearch::Nobody(last.map_or_else(|| anyhow!("{text}"), |error| error.context(text.clone()))))
 }
 
 /// A channel to the runtime of the agent that serves there.

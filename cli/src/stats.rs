@@ -26,7 +26,7 @@ const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
 
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Row {
+struct StatsRow {
     namespace: String,
     pod: String,
     container: String,
@@ -74,7 +74,7 @@ pub(crate) async fn stats(args: StatsArgs) -> Result<()> {
     }
 }
 
-fn is_meant(row: &Row, args: &StatsArgs) -> bool {
+fn is_meant(row: &StatsRow, args: &StatsArgs) -> bool {
     args.pod.as_ref().is_none_or(|name| name.is(&row.namespace, &row.pod))
         && args.namespace.as_ref().is_none_or(|name| row.namespace == *name)
 }
@@ -119,9 +119,9 @@ async fn look(client: &mut RuntimeServiceClient<Channel>) -> Result<Vec<Containe
 }
 
 /// Containers that both looks saw, by namespace, pod and name.
-fn rows(first: &[ContainerStats], second: &[ContainerStats]) -> Vec<Row> {
+fn rows(first: &[ContainerStats], second: &[ContainerStats]) -> Vec<StatsRow> {
     let before: BTreeMap<&str, (i64, u64)> = first.iter().filter_map(|s| Some((id(s)?, cpu(s)?))).collect();
-    let mut rows: Vec<Row> = second
+    let mut rows: Vec<StatsRow> = second
         .iter()
         .filter_map(|stats| {
             let attributes = stats.attributes.as_ref()?;
@@ -130,7 +130,7 @@ fn rows(first: &[ContainerStats], second: &[ContainerStats]) -> Vec<Row> {
             let (then, was) = before.get(attributes.id.as_str()).copied()?;
             let value = |v: &Option<gantry_proto::cri::UInt64Value>| v.as_ref().map_or(0, |v| v.value);
             let layer = stats.writable_layer.as_ref();
-            Some(Row {
+            Some(StatsRow {
                 namespace: label(POD_NAMESPACE),
                 pod: label(POD_NAME),
                 container: attributes.metadata.as_ref().map(|m| m.name.clone()).unwrap_or_default(),
@@ -165,7 +165,7 @@ fn milli(used: u64, elapsed: i64) -> u64 {
     }
 }
 
-fn table(rows: &[Row], wide: bool) -> String {
+fn table(rows: &[StatsRow], wide: bool) -> String {
     let mut header = vec![
         "NAMESPACE",
         "POD",

@@ -77,7 +77,7 @@ async fn side_by_side(
 
 /// What a word of the command line means.
 #[derive(Debug, PartialEq, Eq)]
-enum Source {
+enum TimelineSource {
     /// That an earlier `--json` wrote.
     File(String),
     /// Of the agent.
@@ -85,19 +85,19 @@ enum Source {
 }
 
 /// A file wins where a slash could mean either, and few pods have a name that ends in `.json`.
-fn source(word: &str, namespace: Option<&str>) -> Result<Source> {
+fn source(word: &str, namespace: Option<&str>) -> Result<TimelineSource> {
     let path =
         word.ends_with(".json") || word.starts_with('.') || (word.contains('/') && Path::new(word).is_file());
     match word.parse::<PodName>() {
-        Ok(name) if !path => Ok(Source::Pod(name.target(namespace)?)),
-        _ => Ok(Source::File(word.to_owned())),
+        Ok(name) if !path => Ok(TimelineSource::Pod(name.target(namespace)?)),
+        _ => Ok(TimelineSource::File(word.to_owned())),
     }
 }
 
-async fn stages(source: &Source, agent: &AgentFlags) -> Result<Vec<Span>> {
+async fn stages(source: &TimelineSource, agent: &AgentFlags) -> Result<Vec<Span>> {
     let Target { namespace, name } = match source {
-        Source::Pod(target) => target.clone(),
-        Source::File(name) => {
+        TimelineSource::Pod(target) => target.clone(),
+        TimelineSource::File(name) => {
             let text = std::fs::read_to_string(name).with_context(|| format!("read {name}"))?;
             return json::from_json(&text)
                 .with_context(|| format!("{name} is not what `gantry timeline POD --json` writes"));
@@ -118,17 +118,17 @@ async fn stages(source: &Source, agent: &AgentFlags) -> Result<Vec<Span>> {
 }
 
 /// Whose start it is; a file's name where a file alone is known.
-fn pod_of(source: &Source) -> Target {
+fn pod_of(source: &TimelineSource) -> Target {
     match source {
-        Source::File(name) => Target { namespace: String::new(), name: name.clone() },
-        Source::Pod(target) => target.clone(),
+        TimelineSource::File(name) => Target { namespace: String::new(), name: name.clone() },
+        TimelineSource::Pod(target) => target.clone(),
     }
 }
 
-fn title(source: &Source) -> String {
+fn title(source: &TimelineSource) -> String {
     match source {
-        Source::File(name) => name.clone(),
-        Source::Pod(target) => target.to_string(),
+        TimelineSource::File(name) => name.clone(),
+        TimelineSource::Pod(target) => target.to_string(),
     }
 }
 
@@ -155,8 +155,8 @@ mod tests {
         std::fs::write(&path, "").unwrap();
         let file = path.to_str().unwrap();
         let target = |word: &str| match source(word, None).unwrap() {
-            Source::Pod(target) => target.to_string(),
-            Source::File(name) => format!("file {name}"),
+            TimelineSource::Pod(target) => target.to_string(),
+            TimelineSource::File(name) => format!("file {name}"),
         };
         assert_eq!(target("web"), "default/web");
         assert_eq!(target("pod/web"), "default/web");

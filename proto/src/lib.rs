@@ -17,7 +17,7 @@ pub mod cri {
     tonic::include_proto!("runtime.v1");
 }
 
-/// What our runtime tells beyond CRI, `gantry.beyond.v1`.
+/// What our runtime tells beyond CRI, `gantry.runtime_ext.v1`.
 #[cfg(feature = "grpc")]
 #[allow(
     missing_docs,
@@ -27,8 +27,8 @@ pub mod cri {
     unreachable_pub,
     reason = "generated code"
 )]
-pub mod beyond {
-    tonic::include_proto!("gantry.beyond.v1");
+pub mod runtime_ext {
+    tonic::include_proto!("gantry.runtime_ext.v1");
 }
 
 /// The runtime's requests to a pod's monitor, `gantry.monitor.v1`.

@@ -16,9 +16,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gantry_proto::beyond::beyond_server::Beyond;
 use gantry_proto::cri::runtime_service_server::RuntimeService;
-use gantry_proto::{beyond, cri};
+use gantry_proto::runtime_ext::runtime_extensions_server::RuntimeExtensions;
+use gantry_proto::{cri, runtime_ext};
 use streams::{ResponseChunks, chunk_responses};
 use tokio::sync::oneshot;
 use tonic::{Request, Response, Status};
@@ -66,25 +66,25 @@ fn ignore_not_found<T>(found: Result<T, LookupError>) -> Result<Option<T>, Statu
 }
 
 #[tonic::async_trait]
-impl Beyond for Service {
+impl RuntimeExtensions for Service {
     async fn watch_out_of_memory(
         &self,
-        _: Request<beyond::WatchOutOfMemoryRequest>,
-    ) -> RpcResult<crate::event_stream::ResponseStream<beyond::OutOfMemory>> {
+        _: Request<runtime_ext::WatchOutOfMemoryRequest>,
+    ) -> RpcResult<crate::event_stream::ResponseStream<runtime_ext::OutOfMemory>> {
         Ok(Response::new(self.node.oom_events.subscribe()?))
     }
 
     async fn load_images(
         &self,
-        request: Request<tonic::Streaming<beyond::LoadImagesRequest>>,
-    ) -> RpcResult<beyond::LoadImagesResponse> {
+        request: Request<tonic::Streaming<runtime_ext::LoadImagesRequest>>,
+    ) -> RpcResult<runtime_ext::LoadImagesResponse> {
         images::load(&self.node.images, request.into_inner()).await
     }
 
     async fn tag_image(
         &self,
-        request: Request<beyond::TagImageRequest>,
-    ) -> RpcResult<beyond::TagImageResponse> {
+        request: Request<runtime_ext::TagImageRequest>,
+    ) -> RpcResult<runtime_ext::TagImageResponse> {
         images::tag(&self.node.images, request.into_inner()).await
     }
 }

@@ -8,8 +8,8 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use gantry_proto::beyond::OutOfMemory;
 use gantry_proto::cri;
+use gantry_proto::runtime_ext::OutOfMemory;
 use rustix::fs::{MemfdFlags, SealFlags};
 use tokio::sync::mpsc;
 

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gantry_base::failpoint;
-use gantry_proto::beyond::OutOfMemory;
 use gantry_proto::monitor::CgroupTarget;
+use gantry_proto::runtime_ext::OutOfMemory;
 use rustix::event::EventfdFlags;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;

@@ -10,9 +10,9 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use gantry_proto::beyond::beyond_server::BeyondServer;
 use gantry_proto::cri::image_service_server::ImageServiceServer;
 use gantry_proto::cri::runtime_service_server::RuntimeServiceServer;
+use gantry_proto::runtime_ext::runtime_extensions_server::RuntimeExtensionsServer;
 use rustix::process::{Resource, Rlimit};
 use tokio::io::DuplexStream;
 use tokio::net::{UnixListener, UnixStream};
@@ -184,7 +184,7 @@ impl Runtime {
                     .max_decoding_message_size(MAX_MESSAGE)
                     .max_encoding_message_size(MAX_MESSAGE),
             )
-            .add_service(BeyondServer::new(service))
+            .add_service(RuntimeExtensionsServer::new(service))
     }
 
     /// Serves CRI on a unix socket, mode 0600, until `shutdown`; calls `listening` when clients may come. Pods run on

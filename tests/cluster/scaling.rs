@@ -107,7 +107,7 @@ pub(crate) fn drain(spec: &Spec<'_>) -> Result<()> {
     let proxy = || spec.any().value(&[&["get"], &system[..]].concat(), "{.items[*].metadata.uid}");
     let before = proxy()?;
     let uids = spec.value(&["pods"], "{.items[*].metadata.uid}")?;
-    let outcome = emptied(spec);
+    let outcome = drain_node(spec);
     // Whatever came of it: others want the node, too.
     spec.any().run(&["uncordon", "gantry-node"])?;
     outcome?;
@@ -122,7 +122,7 @@ pub(crate) fn drain(spec: &Spec<'_>) -> Result<()> {
     spec.any().await_value(&args, "{.items[*].status.phase}", PATIENCE, running).map(drop)
 }
 
-fn emptied(spec: &Spec<'_>) -> Result<()> {
+fn drain_node(spec: &Spec<'_>) -> Result<()> {
     spec.any().run(&["cordon", "gantry-node"])?;
     let nodes = spec.any().run(&["get", "nodes"])?;
     ensure!(nodes.contains("Ready,SchedulingDisabled"), "{nodes}");

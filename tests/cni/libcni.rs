@@ -55,7 +55,7 @@ impl Host {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    fn refused(&self, verb: &str, flags: &[&str]) -> Result<String> {
+    fn run_expecting_error(&self, verb: &str, flags: &[&str]) -> Result<String> {
         let output = self.run(verb, flags)?;
         ensure!(!output.status.success(), "{verb} {flags:?} went well");
         Ok(String::from_utf8_lossy(&output.stderr).into_owned())
@@ -88,7 +88,7 @@ fn greet(netns: &Netns, at: &str) -> Result<()> {
     Ok(())
 }
 
-fn greeted(at: &str) -> Result<()> {
+fn assert_greeting(at: &str) -> Result<()> {
     let mut stream = TcpStream::connect_timeout(&at.parse()?, bound(Duration::from_secs(20)))?;
     stream.set_read_timeout(Some(bound(Duration::from_secs(20))))?;
     let mut text = String::new();
@@ -129,21 +129,21 @@ fn libcni_drives_a_whole_life_of_an_attachment() -> Result<()> {
     assert_eq!(cached["ips"], result["ips"]);
     host.ok("CHECK", &pod)?;
     greet(&netns, "0.0.0.0:80")?;
-    greeted("10.98.0.2:80")?;
-    greeted("127.0.0.1:18280")?;
+    assert_greeting("10.98.0.2:80")?;
+    assert_greeting("127.0.0.1:18280")?;
 
     // A second ADD is refused and takes nothing from the first.
-    let error = host.refused("ADD", &pod)?;
+    let error = host.run_expecting_error("ADD", &pod)?;
     assert!(error.contains("is leased to container pod1 interface eth0 already"), "{error}");
     host.ok("CHECK", &pod)?;
-    greeted("127.0.0.1:18280")?;
+    assert_greeting("127.0.0.1:18280")?;
 
     host.ok("GC", &["-valid", "pod1"])?;
     assert_eq!(host.leases("interop"), ["10.98.0.2"]);
     host.ok("CHECK", &pod)?;
     host.ok("DEL", &pod)?;
     host.ok("DEL", &pod)?;
-    let error = host.refused("CHECK", &pod)?;
+    let error = host.run_expecting_error("CHECK", &pod)?;
     assert!(error.contains("code 7") && error.contains("prevResult missing"), "{error}");
     assert_eq!(host.leases("interop"), Vec::<String>::new());
     assert_eq!(ruleset()?, before);
@@ -165,18 +165,18 @@ fn libcni_gets_codes_and_reasons() -> Result<()> {
     let host = Host::new(|leases| list(&bridge("gt-codes", leases, &narrow)))?;
     let (one, two) = (Netns::new("gt-codes1")?, Netns::new("gt-codes2")?);
     host.ok("ADD", &["-id", "one", "-netns", &one.path()])?;
-    let error = host.refused("STATUS", &[])?;
+    let error = host.run_expecting_error("STATUS", &[])?;
     assert!(error.contains("code 50") && error.contains("no free address in 10.97.0.9-10.97.0.9"), "{error}");
-    let error = host.refused("ADD", &["-id", "two", "-netns", &two.path()])?;
+    let error = host.run_expecting_error("ADD", &["-id", "two", "-netns", &two.path()])?;
     assert!(error.contains("code 999") && error.contains("no free address"), "{error}");
-    let error = host.refused("ADD", &["-id", "two", "-netns", "/proc/self/ns/net"])?;
+    let error = host.run_expecting_error("ADD", &["-id", "two", "-netns", "/proc/self/ns/net"])?;
     assert!(error.contains("code 8") && error.contains("should not be the same"), "{error}");
     host.ok("DEL", &["-id", "two", "-netns", &two.path()])?;
     host.ok("DEL", &["-id", "one", "-netns", "/run/netns/gone"])?;
     let mut wrong = bridge("gt-codes", &host.path("leases"), &narrow);
     wrong["macspoofchk"] = true.into();
     std::fs::write(host.path("10-net.conflist"), list(&wrong).to_string())?;
-    let error = host.refused("ADD", &["-id", "two", "-netns", &two.path()])?;
+    let error = host.run_expecting_error("ADD", &["-id", "two", "-netns", &two.path()])?;
     assert!(error.contains("code 7") && error.contains("macspoofchk is not supported"), "{error}");
     ensure!(Command::new("ip").args(["link", "del", "gt-codes"]).status()?.success(), "the bridge");
     Ok(())
@@ -200,7 +200,7 @@ fn libcni_speaks_every_version_with_our_ptp_and_loopback() -> Result<()> {
         assert_eq!(result["cniVersion"], version);
         assert_eq!(result["ips"][0]["address"], "10.96.0.2/24", "{version}");
         greet(&netns, "10.96.0.2:80")?;
-        greeted("10.96.0.2:80")?;
+        assert_greeting("10.96.0.2:80")?;
         if version >= "0.4.0" {
             host.ok("CHECK", &pod)?;
         }

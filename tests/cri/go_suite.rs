@@ -21,7 +21,7 @@ fn go_suite_on_gantry() -> Result<()> {
     node.set_network(&json!([bridge, portmap]))?;
     let registry = Registry::start()?;
     let images = suite::push_images(&registry)?;
-    let guarded = registry.guarded()?;
+    let guarded = registry.serve_with_password()?;
     let runc = format!("--handlers=runc:type=oci,path={}", place::bin_dir()?.join("runc").display());
     node.restart_with(&[format!("--pinned-images={}", images.pause), runc])?;
     // Pulled first: the layers of images that stay are no leak.

@@ -11,7 +11,7 @@ fn a_new_user_of_crictl_gets_through_the_tour() -> Result<()> {
     let node = Node::start()?;
     let registry = Registry::start()?;
     let images = suite::push_images(&registry)?;
-    let guarded = registry.guarded()?;
+    let guarded = registry.serve_with_password()?;
     let before = node.snapshot()?;
     let subject = Subject {
         handler: "",

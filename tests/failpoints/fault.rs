@@ -14,11 +14,11 @@ use gantry_tests::node::{Node, Programs, Roots};
 use gantry_tests::poll::{poll, poll_every};
 use gantry_tests::ready::web_image;
 use gantry_tests::registry::Registry;
-use gantry_tests::{place, pod, power, proc};
+use gantry_tests::{fake_reboot, place, pod, proc};
 use tempfile::TempDir;
 
 use crate::life::{DEVICE, Flight, HANDLER, Kind, Life, Step};
-use crate::rows::{Row, Task, Wake};
+use crate::rows::{FailpointRow, Task, Wake};
 
 /// Names the folder where a test says what places do.
 pub(crate) const VARIABLE: &str = "GANTRY_FAILPOINTS";
@@ -70,7 +70,7 @@ impl Step {
 }
 
 /// A node with failpoints, its image and its registry.
-pub(crate) struct Bed {
+pub(crate) struct FailpointFixture {
     node: Node,
     image: String,
     before: Snapshot,
@@ -80,7 +80,7 @@ pub(crate) struct Bed {
     _registry: Registry,
 }
 
-impl Bed {
+impl FailpointFixture {
     pub(crate) fn new() -> Result<Self> {
         place::require_own_namespaces()?;
         let registry = Registry::start()?;
@@ -97,7 +97,7 @@ impl Bed {
         node.await_durable()?;
         offer(&node)?;
         let before = node.snapshot()?;
-        Ok(Bed { node, image, before, places, _criu: criu, boots: 0, _registry: registry })
+        Ok(FailpointFixture { node, image, before, places, _criu: criu, boots: 0, _registry: registry })
     }
 
     /// Whether the kernel can give a pod users of its own, as the runtime tells.
@@ -108,7 +108,7 @@ impl Bed {
     }
 
     /// One fault at one place, the call once more, and the end of the pod.
-    pub(crate) fn case(&mut self, row: &Row, fault: Fault) -> Result<()> {
+    pub(crate) fn case(&mut self, row: &FailpointRow, fault: Fault) -> Result<()> {
         let mut life = Life::new(&self.image, &self.node.logs(), row.kind);
         self.forget_hooks()?;
         for step in row.step.before() {
@@ -120,7 +120,7 @@ impl Bed {
             Step::Reboot => self.reboot(row)?,
             _ => self.call(row, fault, &mut life)?,
         }
-        self.archived(row, fault)?;
+        self.assert_archive(row, fault)?;
         let left: Vec<_> =
             std::fs::read_dir(self.places.path())?.flatten().map(|entry| entry.path()).collect();
         ensure!(left.is_empty(), "nothing came to {left:?}");
@@ -132,7 +132,7 @@ impl Bed {
     }
 
     /// A checkpoint that was asked for until it was made is there, and one that was not made is not half there.
-    fn archived(&self, row: &Row, fault: Fault) -> Result<()> {
+    fn assert_archive(&self, row: &FailpointRow, fault: Fault) -> Result<()> {
         if row.step != Step::Checkpoint {
             return Ok(());
         }
@@ -153,7 +153,7 @@ impl Bed {
     }
 
     /// The hooks of a life that went on ran once, whoever was there to run them; of others never more.
-    fn hooks_ran(&self, row: &Row, fault: Fault) -> Result<()> {
+    fn hooks_ran(&self, row: &FailpointRow, fault: Fault) -> Result<()> {
         let text = std::fs::read_to_string(self.hooks()).unwrap_or_default();
         let goes_on = row.kind == Kind::Hooked && matches!(fault, Fault::KillRuntime | Fault::GiveUp);
         for stage in ["poststart", "poststop"] {
@@ -173,11 +173,11 @@ impl Bed {
         Ok(std::fs::write(self.hooks(), "")?)
     }
 
-    fn call(&mut self, row: &Row, fault: Fault, life: &mut Life) -> Result<()> {
+    fn call(&mut self, row: &FailpointRow, fault: Fault, life: &mut Life) -> Result<()> {
         self.set(row.site, if fault == Fault::StepFails { "fail" } else { "stall" })?;
         let call = life.call(row.step)?;
         let flight = Flight::start(self.node.socket(), call.clone());
-        self.await_reached(row.site)?;
+        self.await_site(row.site)?;
         match fault {
             Fault::StepFails => {
                 let refused = flight.land()?.err().context("the step did not fail")?;
@@ -247,7 +247,7 @@ impl Bed {
         self.set("remove.folder", "stall")?;
         let call = life.call(Step::RemovePod)?;
         let first = Flight::start(self.node.socket(), call.clone());
-        self.await_reached("remove.folder")?;
+        self.await_site("remove.folder")?;
         let second = Flight::start(self.node.socket(), call);
         // One that asks only after the first is done finds nothing to do: that says nothing, and is no failure.
         self.node.cri().version(cri::VersionRequest::default())?;
@@ -278,7 +278,7 @@ impl Bed {
         self.make(&mut life, Step::Run)?;
         self.set(site, "stall")?;
         let create = Flight::start(self.node.socket(), life.call(Step::Create)?);
-        self.await_reached(site)?;
+        self.await_site(site)?;
         self.make(&mut life, Step::StopPod).context("beside a create that hangs")?;
         self.make(&mut life, Step::RemovePod).context("beside a create that hangs")?;
         self.release(site)?;
@@ -311,7 +311,7 @@ impl Bed {
             Wake::Step(Step::Restart) => drop(self.node.restart()),
             wake => self.wake(wake, &life)?,
         }
-        let status = self.node.ended()?;
+        let status = self.node.wait_for_exit()?;
         ensure!(status.signal() == Some(SIGABRT), "it ended otherwise: {status}");
         self.release(task.site)?;
         self.node.restart()?;
@@ -341,7 +341,7 @@ impl Bed {
         Ok(())
     }
 
-    fn restart(&mut self, row: &Row, fault: Fault, life: &mut Life) -> Result<()> {
+    fn restart(&mut self, row: &FailpointRow, fault: Fault, life: &mut Life) -> Result<()> {
         if fault == Fault::KillRuntime {
             self.set(row.site, "crash")?;
             ensure!(self.node.restart().is_err(), "it did not crash");
@@ -352,7 +352,7 @@ impl Bed {
             return self.go_on(life, row.step.after());
         }
         self.set(row.site, "stall")?;
-        let reached = self.reached(row.site);
+        let reached = self.reached_file(row.site);
         let watcher = std::thread::spawn(move || -> Result<()> {
             await_file(&reached)?;
             let killed = kill_monitors()?;
@@ -367,10 +367,10 @@ impl Bed {
         self.remove_all()
     }
 
-    fn loss(&mut self, row: &Row) -> Result<()> {
+    fn loss(&mut self, row: &FailpointRow) -> Result<()> {
         self.set(row.site, "stall")?;
         ensure!(kill_monitors()? == 1, "not one monitor");
-        self.await_reached(row.site)?;
+        self.await_site(row.site)?;
         self.node.kill()?;
         self.release(row.site)?;
         self.node.restart()?;
@@ -380,15 +380,15 @@ impl Bed {
         self.remove_all()
     }
 
-    fn reboot(&mut self, row: &Row) -> Result<()> {
+    fn reboot(&mut self, row: &FailpointRow) -> Result<()> {
         self.node.kill()?;
         self.boots += 1;
-        let flag = power::cycle(self.node.roots(), &format!("boot {}", self.boots))?;
+        let flag = fake_reboot::cycle(self.node.roots(), &format!("boot {}", self.boots))?;
         self.set(row.site, "crash")?;
         ensure!(self.node.restart_with(&[flag]).is_err(), "it did not crash");
         self.release(row.site)?;
         self.node.restart()?;
-        ensure!(power::leases(self.node.roots())?.is_empty(), "an address of the old boot is not free");
+        ensure!(fake_reboot::leases(self.node.roots())?.is_empty(), "an address of the old boot is not free");
         self.remove_all()?;
         // What was not durable went with the boot.
         self.node.pull(&self.image)?;
@@ -437,17 +437,17 @@ impl Bed {
         std::fs::rename(&fresh, &place).with_context(|| place.display().to_string())
     }
 
-    fn reached(&self, site: &str) -> PathBuf {
+    fn reached_file(&self, site: &str) -> PathBuf {
         self.places.path().join(format!("{site}.reached"))
     }
 
-    fn await_reached(&self, site: &str) -> Result<()> {
-        await_file(&self.reached(site))
+    fn await_site(&self, site: &str) -> Result<()> {
+        await_file(&self.reached_file(site))
     }
 
     /// Lets whoever stands at the place go on.
     fn release(&self, site: &str) -> Result<()> {
-        std::fs::remove_file(self.reached(site)).with_context(|| format!("release {site}"))
+        std::fs::remove_file(self.reached_file(site)).with_context(|| format!("release {site}"))
     }
 }
 

@@ -14,7 +14,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, ensure};
 use gantry_tests::place;
 
-use self::fault::Bed;
+use self::fault::FailpointFixture;
 use self::life::Kind;
 use self::rows::{ROWS, TASKS, sites};
 
@@ -53,24 +53,24 @@ fn programs_that_are_shipped_have_no_place() -> Result<()> {
 
 #[test]
 fn rt_4_a_removal_that_is_asked_for_twice_at_once_is_told_once() -> Result<()> {
-    ensure!(Bed::new()?.removed_twice_at_once()? == 1, "not told once");
+    ensure!(FailpointFixture::new()?.removed_twice_at_once()? == 1, "not told once");
     Ok(())
 }
 
 #[test]
 fn a_panic_in_each_task_that_nobody_waits_for_ends_the_runtime_and_the_next_one_goes_on() -> Result<()> {
-    let mut bed = Bed::new()?;
+    let mut fixture = FailpointFixture::new()?;
     for task in TASKS {
-        bed.panics(task).with_context(|| task.site.to_owned())?;
+        fixture.panics(task).with_context(|| task.site.to_owned())?;
     }
     Ok(())
 }
 
 #[test]
 fn a_create_that_hangs_keeps_no_pod_from_being_stopped_and_ends_as_an_error() -> Result<()> {
-    let mut bed = Bed::new()?;
+    let mut fixture = FailpointFixture::new()?;
     for site in ["create.named", "create.folders", "create.planned", "create.record"] {
-        let refused = bed.removed_beside_a_create(site).with_context(|| site.to_owned())?;
+        let refused = fixture.removed_beside_a_create(site).with_context(|| site.to_owned())?;
         ensure!(refused.message().contains("not ready"), "{site}: {refused:?}");
     }
     Ok(())
@@ -80,8 +80,8 @@ fn a_create_that_hangs_keeps_no_pod_from_being_stopped_and_ends_as_an_error() ->
 fn rt_4_every_fault_at_each_place_leaves_nothing_and_the_call_can_be_made_again() -> Result<()> {
     let sites = sites()?;
     let mut failed = Vec::new();
-    let mut bed = Bed::new()?;
-    let has_users = bed.has_users()?;
+    let mut fixture = FailpointFixture::new()?;
+    let has_users = fixture.has_users()?;
     for row in ROWS.iter().filter(|row| row.is_of_this_node()) {
         if row.kind == Kind::Users && !has_users {
             show(&format!("{:<24}not here: this kernel has no user namespaces for pods", row.site));
@@ -89,7 +89,7 @@ fn rt_4_every_fault_at_each_place_leaves_nothing_and_the_call_can_be_made_again(
         }
         for fault in row.step.faults(sites.get(row.site).copied().unwrap_or(false)) {
             let began = Instant::now();
-            let outcome = bed.case(row, fault);
+            let outcome = fixture.case(row, fault);
             show(&format!(
                 "{:<24}{:<12}{:>6} ms",
                 row.site,
@@ -101,7 +101,7 @@ fn rt_4_every_fault_at_each_place_leaves_nothing_and_the_call_can_be_made_again(
                 show(&text);
                 failed.push(text);
                 // What it left must not spoil the next.
-                drop(std::mem::replace(&mut bed, Bed::new()?));
+                drop(std::mem::replace(&mut fixture, FailpointFixture::new()?));
             }
         }
     }

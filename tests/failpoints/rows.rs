@@ -11,37 +11,37 @@ use crate::life::{Kind, Step};
 
 /// A place, and the step of which pod's life that is made to come there.
 #[derive(Debug)]
-pub(crate) struct Row {
+pub(crate) struct FailpointRow {
     pub(crate) site: &'static str,
     pub(crate) step: Step,
     pub(crate) kind: Kind,
 }
 
-const fn row(site: &'static str, step: Step) -> Row {
-    Row { site, step, kind: Kind::Plain }
+const fn row(site: &'static str, step: Step) -> FailpointRow {
+    FailpointRow { site, step, kind: Kind::Plain }
 }
 
 /// With users of the pod's own.
-const fn users(site: &'static str) -> Row {
-    Row { site, step: Step::Run, kind: Kind::Users }
+const fn users(site: &'static str) -> FailpointRow {
+    FailpointRow { site, step: Step::Run, kind: Kind::Users }
 }
 
 /// As `users`, with its container.
-const fn users_of(site: &'static str, step: Step) -> Row {
-    Row { site, step, kind: Kind::Users }
+const fn users_of(site: &'static str, step: Step) -> FailpointRow {
+    FailpointRow { site, step, kind: Kind::Users }
 }
 
 /// With containers that runc makes.
-const fn handled(site: &'static str, step: Step) -> Row {
-    Row { site, step, kind: Kind::Handled }
+const fn handler_row(site: &'static str, step: Step) -> FailpointRow {
+    FailpointRow { site, step, kind: Kind::Handled }
 }
 
 /// With a device whose file has hooks.
-const fn hooked(site: &'static str, step: Step) -> Row {
-    Row { site, step, kind: Kind::Hooked }
+const fn hook_row(site: &'static str, step: Step) -> FailpointRow {
+    FailpointRow { site, step, kind: Kind::Hooked }
 }
 
-impl Row {
+impl FailpointRow {
     /// Whether it is a child of the monitor that comes there: the monitor goes on beside it.
     pub(crate) fn is_in_child(&self) -> bool {
         self.site.starts_with("child.")
@@ -53,7 +53,7 @@ impl Row {
     }
 }
 
-pub(crate) const ROWS: &[Row] = &[
+pub(crate) const ROWS: &[FailpointRow] = &[
     row("layer.moved", Step::Pull),
     row("pull.layers", Step::Pull),
     row("journal.written", Step::Pull),
@@ -91,7 +91,7 @@ pub(crate) const ROWS: &[Row] = &[
     row("create.named", Step::Create),
     row("create.folders", Step::Create),
     row("create.labelled", Step::Create),
-    hooked("create.bundle", Step::Create),
+    hook_row("create.bundle", Step::Create),
     row("create.planned", Step::Create),
     row("create.record", Step::Create),
     row("create.kept", Step::Create),
@@ -99,16 +99,16 @@ pub(crate) const ROWS: &[Row] = &[
     row("monitor.cloned", Step::Start),
     row("monitor.ready", Step::Start),
     users_of("child.users-move", Step::Start),
-    handled("child.program-moves", Step::Start),
-    handled("start.cgroup", Step::Start),
-    handled("monitor.cloned", Step::Start),
-    handled("monitor.ready", Step::Start),
-    handled("start.cloned", Step::Start),
+    handler_row("child.program-moves", Step::Start),
+    handler_row("start.cgroup", Step::Start),
+    handler_row("monitor.cloned", Step::Start),
+    handler_row("monitor.ready", Step::Start),
+    handler_row("start.cloned", Step::Start),
     row("start.cloned", Step::Start),
     row("record.written", Step::Start),
     row("start.recorded", Step::Start),
-    hooked("start.answered", Step::Start),
-    hooked("start.poststart", Step::Start),
+    hook_row("start.answered", Step::Start),
+    hook_row("start.poststart", Step::Start),
     row("update.cgroup", Step::Update),
     row("update.recorded", Step::Update),
     row("checkpoint.folder", Step::Checkpoint),
@@ -119,11 +119,11 @@ pub(crate) const ROWS: &[Row] = &[
     row("exit.written", Step::Stop),
     row("monitor.recorded", Step::Stop),
     row("stop.killed", Step::Kill),
-    handled("monitor.recorded", Step::Kill),
-    hooked("stop.poststop-begun", Step::Stop),
-    hooked("stop.poststop", Step::Stop),
+    handler_row("monitor.recorded", Step::Kill),
+    hook_row("stop.poststop-begun", Step::Stop),
+    hook_row("stop.poststop", Step::Stop),
     row("remove.cgroup", Step::Remove),
-    handled("remove.cgroup", Step::Remove),
+    handler_row("remove.cgroup", Step::Remove),
     row("remove.container-folder", Step::Remove),
     row("remove.unpinned", Step::Remove),
     row("stop.containers", Step::StopPod),

@@ -6,38 +6,38 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use gantry_proto::cri;
 use gantry_tests::cri::Cri;
-use gantry_tests::crooked::Fault;
+use gantry_tests::fake_reboot;
+use gantry_tests::fault_proxy::ProxyFault;
 use gantry_tests::node::Programs;
 use gantry_tests::place;
 use gantry_tests::poll::{bound, poll};
-use gantry_tests::power;
 
-use crate::bed::Bed;
+use crate::fixture::PullFixture;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The next boot's.
 const NEXT_BOOT: &str = "11111111-2222-4333-8444-555555555555";
 
 /// What is asked for, and after which of its bytes nothing more comes.
-type Stage = fn(&Bed) -> (String, u64);
+type Stage = fn(&PullFixture) -> (String, u64);
 
 /// How much of the large layer the node says that it has.
-fn arrived(bed: &Bed) -> Result<u64> {
-    let image = Some(cri::ImageSpec { image: bed.image.clone(), ..Default::default() });
-    let answer = bed.node.cri().image_status(cri::ImageStatusRequest { image, verbose: true })?;
+fn downloaded_bytes(fixture: &PullFixture) -> Result<u64> {
+    let image = Some(cri::ImageSpec { image: fixture.image.clone(), ..Default::default() });
+    let answer = fixture.node.cri().image_status(cri::ImageStatusRequest { image, verbose: true })?;
     let pull = answer.info.get("pull").context("no pull is under way")?;
     let pull: serde_json::Value = serde_json::from_str(pull)?;
     let layers = pull["layers"].as_array().context("no layers yet")?;
     let large =
-        layers.iter().find(|layer| layer["digest"] == bed.large()).context("not the large layer yet")?;
+        layers.iter().find(|layer| layer["digest"] == fixture.large()).context("not the large layer yet")?;
     large["downloaded"].as_u64().with_context(|| format!("{large}"))
 }
 
 /// Begins a pull that can't end by itself, waits until `part` has been asked for and, of the large layer, so many
 /// bytes are there, and kills the runtime.
-fn killed_at(bed: &mut Bed, part: &str, bytes: u64) -> Result<()> {
-    let client = Cri::new(&bed.node.socket())?;
-    let image = Some(cri::ImageSpec { image: bed.image.clone(), ..Default::default() });
+fn killed_at(fixture: &mut PullFixture, part: &str, bytes: u64) -> Result<()> {
+    let client = Cri::new(&fixture.node.socket())?;
+    let image = Some(cri::ImageSpec { image: fixture.image.clone(), ..Default::default() });
     let (send, ended) = channel();
     let pulling = std::thread::spawn(move || {
         let answer = client.pull_image(cri::PullImageRequest { image, ..Default::default() });
@@ -46,17 +46,17 @@ fn killed_at(bed: &mut Bed, part: &str, bytes: u64) -> Result<()> {
     });
     let mut asked = Vec::new();
     poll("the pull to be there", PATIENCE, || {
-        asked.extend(bed.way.seen());
+        asked.extend(fixture.way.recorded_requests());
         let is_there = asked.iter().any(|seen| seen.target.contains(part));
         if is_there { Ok(()) } else { Err(format!("{asked:?}")) }
     })?;
-    if part == bed.large() {
-        poll("so much of it to be there", PATIENCE, || match arrived(bed) {
+    if part == fixture.large() {
+        poll("so much of it to be there", PATIENCE, || match downloaded_bytes(fixture) {
             Ok(found) if found == bytes => Ok(()),
             other => Err(format!("{other:?} of {bytes}")),
         })?;
     }
-    bed.node.kill()?;
+    fixture.node.kill()?;
     ensure!(!ended.recv_timeout(bound(PATIENCE)).context("the call did not end")?, "the pull ended well");
     pulling.join().map_err(|_| anyhow::anyhow!("the thread that pulls"))?;
     Ok(())
@@ -66,21 +66,21 @@ fn killed_at(bed: &mut Bed, part: &str, bytes: u64) -> Result<()> {
 fn a_runtime_that_is_killed_at_any_stage_leaves_nothing_and_pulls_again() -> Result<()> {
     let stages: [Stage; 5] = [
         |_| ("/manifests/".to_owned(), 10),
-        |bed| (bed.built.config.digest.clone(), 5),
-        |bed| (bed.large().to_owned(), 0),
-        |bed| (bed.large().to_owned(), bed.length() / 2),
-        |bed| (bed.large().to_owned(), bed.length() - 1),
+        |fixture| (fixture.built.config.digest.clone(), 5),
+        |fixture| (fixture.large().to_owned(), 0),
+        |fixture| (fixture.large().to_owned(), fixture.length() / 2),
+        |fixture| (fixture.large().to_owned(), fixture.length() - 1),
     ];
     for stage in stages {
-        let mut bed = Bed::new()?;
-        let (part, bytes) = stage(&bed);
+        let mut fixture = PullFixture::new()?;
+        let (part, bytes) = stage(&fixture);
         let at = || format!("{part} after {bytes} bytes");
-        bed.way.spoil(&part, 1, Fault::Stall(bytes));
-        killed_at(&mut bed, &part, bytes).with_context(at)?;
-        bed.way.mend();
-        bed.node.restart().with_context(at)?;
-        bed.bare().with_context(at)?;
-        bed.survives().with_context(at)?;
+        fixture.way.spoil(&part, 1, ProxyFault::Stall(bytes));
+        killed_at(&mut fixture, &part, bytes).with_context(at)?;
+        fixture.way.mend();
+        fixture.node.restart().with_context(at)?;
+        fixture.bare().with_context(at)?;
+        fixture.survives().with_context(at)?;
     }
     Ok(())
 }
@@ -91,12 +91,12 @@ const BEFORE_THE_DISK: &str = "flush.synced";
 #[test]
 fn a_power_cut_right_after_a_pull_costs_the_image_and_nothing_else() -> Result<()> {
     let places = tempfile::tempdir()?;
-    let mut bed = Bed::new()?;
+    let mut fixture = PullFixture::new()?;
     let folder = place::bin_dir()?.join(place::FAILPOINTS);
     let variables = vec![("GANTRY_FAILPOINTS".to_owned(), places.path().to_owned())];
-    bed.node.restart_of(Programs { gantry: folder.join("gantry"), folder, variables })?;
+    fixture.node.restart_of(Programs { gantry: folder.join("gantry"), folder, variables })?;
     std::fs::write(places.path().join(BEFORE_THE_DISK), "stall")?;
-    bed.pull().map_err(anyhow::Error::msg)?;
+    fixture.pull().map_err(anyhow::Error::msg)?;
     let reached = places.path().join(format!("{BEFORE_THE_DISK}.reached"));
     poll(
         "the flush to begin",
@@ -105,18 +105,18 @@ fn a_power_cut_right_after_a_pull_costs_the_image_and_nothing_else() -> Result<(
             if reached.exists() { Ok(()) } else { Err("not yet".to_owned()) }
         },
     )?;
-    bed.whole()?;
-    bed.node.kill()?;
+    fixture.whole()?;
+    fixture.node.kill()?;
     // The disk never saw what the files hold.
-    for layer in std::fs::read_dir(bed.node.root().join("layers"))? {
+    for layer in std::fs::read_dir(fixture.node.root().join("layers"))? {
         let file = layer?.path().join("srv/large");
         if file.exists() {
             std::fs::File::create(&file)?;
         }
     }
-    let flag = power::cycle(bed.node.roots(), NEXT_BOOT)?;
-    bed.node.set_flags(&[flag]);
-    bed.node.restart_of(Programs::built()?)?;
-    bed.bare()?;
-    bed.survives()
+    let flag = fake_reboot::cycle(fixture.node.roots(), NEXT_BOOT)?;
+    fixture.node.set_flags(&[flag]);
+    fixture.node.restart_of(Programs::built()?)?;
+    fixture.bare()?;
+    fixture.survives()
 }

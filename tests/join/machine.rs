@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use gantry_tests::cluster::process::{Process, Recipe};
+use gantry_tests::cluster::process::{Process, ProcessSpec};
 use gantry_tests::cluster::programs;
 use gantry_tests::place;
 
@@ -189,7 +189,7 @@ impl Init {
 }
 
 /// As `10-kubeadm.conf` has it.
-fn kubelet(folder: &Path) -> Result<Recipe> {
+fn kubelet(folder: &Path) -> Result<ProcessSpec> {
     let flags = fs::read_to_string("/var/lib/kubelet/kubeadm-flags.env").unwrap_or_default();
     let flags = flags.trim().trim_start_matches("KUBELET_KUBEADM_ARGS=").trim_matches('"').to_owned();
     let args = [
@@ -199,7 +199,7 @@ fn kubelet(folder: &Path) -> Result<Recipe> {
         "--v=2",
     ];
     let args = args.into_iter().chain(flags.split_whitespace()).map(str::to_owned);
-    Ok(Recipe::new("kubelet", folder.join("bin/kubelet"), args))
+    Ok(ProcessSpec::new("kubelet", folder.join("bin/kubelet"), args))
 }
 
 /// Everything that a leave must give back.

@@ -21,7 +21,7 @@ const WAIT: Duration = Duration::from_secs(120);
 const RECORD: &str = "/var/lib/gantry/join.json";
 
 /// A control plane made by kubeadm, as kind's: its nodes' cgroups lie below `/kubelet`, and its name is known to nobody.
-fn cluster(folder: &Path) -> Result<(Cluster, kubeadm::Made)> {
+fn cluster(folder: &Path) -> Result<(Cluster, kubeadm::JoinMaterial)> {
     let cluster = Cluster::start(Options {
         folder: folder.to_owned(),
         runtime: runtime::Kind::Gantry,
@@ -35,7 +35,7 @@ fn cluster(folder: &Path) -> Result<(Cluster, kubeadm::Made)> {
     Ok((cluster, made))
 }
 
-fn words(made: &kubeadm::Made) -> Vec<&str> {
+fn words(made: &kubeadm::JoinMaterial) -> Vec<&str> {
     vec![
         "join",
         "--token",

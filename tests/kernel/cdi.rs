@@ -35,7 +35,7 @@ fn hook(stage: &str, script: &str) -> Value {
 }
 
 /// What a hook of each stage wrote: the state it read, and what it saw of its namespaces.
-fn seen(node: &Node, stage: &str) -> Result<(Value, String)> {
+fn read_criu_words(node: &Node, stage: &str) -> Result<(Value, String)> {
     let path = node.roots().path("hooks").join(stage);
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     let (state, rest) = text.split_once('|').context("no state")?;
@@ -130,7 +130,7 @@ fn hooks_run_at_their_stages_and_read_the_state() -> Result<()> {
         found.context("no namespace in the log")
     };
     for stage in ["prestart", "createRuntime", "poststart"] {
-        let (state, rest) = seen(&ready.node, stage)?;
+        let (state, rest) = read_criu_words(&ready.node, stage)?;
         let status = if stage == "poststart" { "running" } else { "creating" };
         assert_eq!((&state["id"], &state["status"]), (&json!(id), &json!(status)), "{stage}");
         let lines: Vec<&str> = rest.lines().collect();
@@ -140,7 +140,7 @@ fn hooks_run_at_their_stages_and_read_the_state() -> Result<()> {
         assert_eq!(net.display().to_string(), containers("net:[")?, "{stage}");
         assert_eq!(state["annotations"]["io.kubernetes.cri.container-name"], json!("main"));
     }
-    let (state, rest) = seen(&ready.node, "createContainer")?;
+    let (state, rest) = read_criu_words(&ready.node, "createContainer")?;
     assert_eq!((&state["pid"], &state["status"]), (&json!(1), &json!("creating")));
     let lines: Vec<&str> = rest.lines().collect();
     assert_eq!(lines[..2], [containers("mnt:[")?, containers("net:[")?]);
@@ -151,7 +151,7 @@ fn hooks_run_at_their_stages_and_read_the_state() -> Result<()> {
     assert_eq!(config["process"]["user"]["uid"], json!(1000));
     assert!(!folder.join("poststop").exists());
     pod.remove()?;
-    let (state, _) = seen(&ready.node, "poststop")?;
+    let (state, _) = read_criu_words(&ready.node, "poststop")?;
     assert_eq!((state["status"].as_str(), state.get("pid")), (Some("stopped"), None));
     let order = std::fs::read_to_string(folder.join("order"))?;
     assert_eq!(order, "prestart\ncreateRuntime\ncreateContainer\npoststart\npoststop\n");

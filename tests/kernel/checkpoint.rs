@@ -33,7 +33,7 @@ fn ask(ready: &Ready, id: &str, location: &Path, timeout: i64) -> Result<(), ton
     ready.node.cri().checkpoint_container(request).map(drop)
 }
 
-fn refused(ready: &Ready, id: &str, location: &Path, timeout: i64) -> Result<(Code, String)> {
+fn checkpoint_error(ready: &Ready, id: &str, location: &Path, timeout: i64) -> Result<(Code, String)> {
     let status = ask(ready, id, location, timeout).err().context("it was checkpointed")?;
     Ok((status.code(), status.message().to_owned()))
 }
@@ -105,7 +105,7 @@ fn config(image: &str) -> cri::ContainerConfig {
     pod::container_config("main", image, &["/bin/sh", "-c", script])
 }
 
-fn begun(pod: &Pod<'_>) -> Result<()> {
+fn await_start(pod: &Pod<'_>) -> Result<()> {
     poll("the container to write", std::time::Duration::from_secs(30), || match pod.log("main") {
         Ok(log) if log.contains("begun") => Ok(()),
         other => Err(format!("{other:?}")),
@@ -118,7 +118,7 @@ fn a_node_without_criu_says_so_in_words_that_upstreams_suite_knows() -> Result<(
     let pod = Pod::run(&ready.node, "none")?;
     let id = pod.start(&config(&ready.image))?;
     let place = tempfile::tempdir()?;
-    let (code, message) = refused(&ready, &id, &place.path().join("c.tar"), 10)?;
+    let (code, message) = checkpoint_error(&ready, &id, &place.path().join("c.tar"), 10)?;
     let expected = format!(
         "CRIU binary not found or too old (<31600). Failed to checkpoint container {id:?}: criu binary not found in \
          the PATH of the runtime (/nonexistent): install criu 3.16 or later on this node"
@@ -136,7 +136,7 @@ fn a_checkpoint_is_one_archive_of_images_documents_log_and_layer() -> Result<()>
     let ready = node_with(fake.variable(), &[])?;
     let pod = Pod::run(&ready.node, "whole")?;
     let id = pod.start(&config(&ready.image))?;
-    begun(&pod)?;
+    await_start(&pod)?;
     let place = tempfile::tempdir()?;
     let location = place.path().join("c.tar");
     // The second replaces the first.
@@ -145,7 +145,7 @@ fn a_checkpoint_is_one_archive_of_images_documents_log_and_layer() -> Result<()>
         looks_right(&location, &id, "written")?;
         goes_on(&ready, &id)?;
     }
-    let asked = fake.asked()?;
+    let asked = fake.read_requests()?;
     for word in ["dump", "--leave-running", "--freeze-cgroup", "mnt[/dev/shm]:/dev/shm"] {
         assert!(asked.iter().any(|asked| asked == word), "{word} is not in {asked:?}");
     }
@@ -162,7 +162,7 @@ fn a_checkpoint_that_cannot_be_is_refused_and_the_container_goes_on() -> Result<
     let id = pod.start(&config(&ready.image))?;
     let place = tempfile::tempdir()?;
     let location = place.path().join("c.tar");
-    let (code, message) = refused(&ready, &id, &location, 60)?;
+    let (code, message) = checkpoint_error(&ready, &id, &location, 60)?;
     assert_eq!(code, Code::Unknown);
     let kept = folder(&ready, &id).join("criu-dump.log");
     for words in [
@@ -179,12 +179,12 @@ fn a_checkpoint_that_cannot_be_is_refused_and_the_container_goes_on() -> Result<
         ("/tmp/../c.tar", 0, "must be an absolute path"),
         ("/c", -1, "-1"),
     ] {
-        let (code, message) = refused(&ready, &id, Path::new(location), timeout)?;
+        let (code, message) = checkpoint_error(&ready, &id, Path::new(location), timeout)?;
         assert!(code == Code::InvalidArgument && message.contains(words), "{code:?} {message}");
     }
-    assert_eq!(refused(&ready, "none", &location, 0)?.0, Code::NotFound);
+    assert_eq!(checkpoint_error(&ready, "none", &location, 0)?.0, Code::NotFound);
     fake.set("3.15", Play::Succeed)?;
-    let (_, message) = refused(&ready, &id, &location, 0)?;
+    let (_, message) = checkpoint_error(&ready, &id, &location, 0)?;
     assert!(message.contains("requires at least CRIU 31600, current version is 31500"), "{message}");
     fake.set("3.17.1", Play::Succeed)?;
     let terminal = cri::ContainerConfig { tty: true, ..config(&ready.image) };
@@ -194,12 +194,12 @@ fn a_checkpoint_that_cannot_be_is_refused_and_the_container_goes_on() -> Result<
         ..terminal
     };
     let terminal = pod.start(&terminal)?;
-    let (code, message) = refused(&ready, &terminal, &location, 0)?;
+    let (code, message) = checkpoint_error(&ready, &terminal, &location, 0)?;
     assert!(code == Code::FailedPrecondition && message.contains("has a terminal"), "{code:?} {message}");
     goes_on(&ready, &terminal)?;
     let stop = cri::StopContainerRequest { container_id: id.clone(), timeout: 0 };
     ready.node.cri().stop_container(stop)?;
-    let (code, message) = refused(&ready, &id, &location, 0)?;
+    let (code, message) = checkpoint_error(&ready, &id, &location, 0)?;
     let expected = format!(
         "container {id:?} is in CONTAINER_EXITED state. only CONTAINER_RUNNING containers can be checkpointed"
     );
@@ -216,7 +216,7 @@ fn a_criu_that_hangs_is_ended_and_leaves_no_container_frozen() -> Result<()> {
     let pod = Pod::run(&ready.node, "hangs")?;
     let id = pod.start(&config(&ready.image))?;
     let place = tempfile::tempdir()?;
-    let (code, message) = refused(&ready, &id, &place.path().join("c.tar"), 2)?;
+    let (code, message) = checkpoint_error(&ready, &id, &place.path().join("c.tar"), 2)?;
     assert_eq!(code, Code::DeadlineExceeded, "{message}");
     assert!(message.contains("takes more than 2 s"), "{message}");
     assert!(fake.hangs());
@@ -250,7 +250,7 @@ fn criu_itself_dumps_containers_of_ours_and_of_runc_only_in_the_vm() -> Result<(
                 security.namespace_options = Some(options);
             });
             let id = pod.start(&config)?;
-            begun(&pod)?;
+            await_start(&pod)?;
             let place = tempfile::tempdir()?;
             let location = place.path().join("c.tar");
             ask(&ready, &id, &location, 300).with_context(|| {

@@ -33,7 +33,7 @@ fn log_of(ready: &Ready, pod: &Pod, config: &cri::ContainerConfig) -> Result<Str
 }
 
 /// The web image with one more layer, pulled.
-fn pulled(ready: &Ready, name: &str, layer: Layer) -> Result<String> {
+fn push_and_pull(ready: &Ready, name: &str, layer: Layer) -> Result<String> {
     let mut image: Image = web_image()?;
     image.layers.push(layer);
     let reference = ready.registry.push(name, "v1", &image.build()?)?;
@@ -112,7 +112,7 @@ fn cve_2024_21626_a_descriptor_of_the_nodes_is_neither_open_nor_a_working_folder
 fn cve_2025_31133_what_masks_a_path_is_the_null_device_itself() -> Result<()> {
     let ready = ready()?;
     let layer = Layer::default().dir("dev", 0o755).symlink("dev/null", "/proc/sys/kernel/hostname");
-    let image = pulled(&ready, "demo/null", layer)?;
+    let image = push_and_pull(&ready, "demo/null", layer)?;
     let before = ready.node.snapshot()?;
     let pod = Pod::run(&ready.node, "mask")?;
     let script = "stat -c %t:%T /dev/null /proc/version; cat /proc/version | wc -c";
@@ -174,7 +174,7 @@ fn console_of(ready: &Ready, trap: &Path) -> Result<String> {
 #[test]
 fn cve_2025_52881_nothing_is_mounted_inside_proc() -> Result<()> {
     let ready = ready()?;
-    let image = pulled(&ready, "demo/trap", Layer::default().symlink("trap", "/proc"))?;
+    let image = push_and_pull(&ready, "demo/trap", Layer::default().symlink("trap", "/proc"))?;
     let catch = ready.node.roots().path("catch");
     std::fs::create_dir_all(catch.join("self"))?;
     let file = catch.join("self/oom_score_adj");
@@ -288,6 +288,6 @@ fn a_fork_bomb_fills_its_pods_limit_and_nothing_else() -> Result<()> {
     assert_eq!(pod::container_status(&ready.node, &id)?.exit_code, 137);
     pod.remove()?;
     neighbour.remove()?;
-    place::end_given(&steps, &given)?;
+    place::end_named_steps(&steps, &given)?;
     ready.node.assert_clean(&ready.before)
 }

@@ -75,7 +75,7 @@ impl Scene {
         self.registry.push(name, "t", &Image { layers: vec![layer], ..Image::default() }.build()?)
     }
 
-    fn listed(&self) -> Result<Vec<String>> {
+    fn list_images(&self) -> Result<Vec<String>> {
         let images = self.node.cri().list_images(cri::ListImagesRequest::default())?.images;
         Ok(images.into_iter().flat_map(|image| image.repo_tags).collect())
     }
@@ -106,7 +106,7 @@ impl Scene {
             assert!(error.message().contains(word), "{word:?} in {}", error.message());
         }
         assert_eq!((self.entries("layers")?, self.entries("ingest")?), (1, 0));
-        assert_eq!((self.listed()?, self.read("small")?), (vec![small.clone()], b"small".to_vec()));
+        assert_eq!((self.list_images()?, self.read("small")?), (vec![small.clone()], b"small".to_vec()));
         let other = self.push("other", Layer::default().file("other", 0o644, vec![7; 4 * MIB]))?;
         self.node.pull(&other)?;
         self.node.await_durable()?;
@@ -154,7 +154,7 @@ fn an_image_that_the_disk_lost_goes_and_the_others_stay() -> Result<()> {
     ensure!(std::io::copy(&mut std::io::repeat(1), &mut file).is_err(), "memory without end");
     drop(file);
     scene.node.pull(&large)?;
-    poll("the image to go", PATIENCE, || match scene.listed() {
+    poll("the image to go", PATIENCE, || match scene.list_images() {
         Ok(images) if images == [small.clone()] => Ok(()),
         other => Err(format!("{other:?}")),
     })?;
@@ -170,7 +170,7 @@ fn an_image_that_the_disk_lost_goes_and_the_others_stay() -> Result<()> {
     fs::remove_dir_all(scene.node.state())?;
     fs::write("/proc/sys/vm/drop_caches", "3")?;
     scene.node.restart()?;
-    assert_eq!((scene.listed()?.len(), scene.read("small")?), (2, b"small".to_vec()));
+    assert_eq!((scene.list_images()?.len(), scene.read("small")?), (2, b"small".to_vec()));
     assert!(scene.read("large")? == noise(16 * MIB), "the disk has other bytes");
     Ok(())
 }

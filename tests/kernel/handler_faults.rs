@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A node whose handler `runc` is a script: `steps` by a command of the program, run around it as `$run`.
 /// Files that they write are in the folder `at`.
-fn held(steps: &[(&str, &str)]) -> Result<Ready> {
+fn start_held(steps: &[(&str, &str)]) -> Result<Ready> {
     let mut ready = ready()?;
     let (at, script) = (ready.node.roots().path("at"), ready.node.roots().path("held-runc"));
     std::fs::create_dir_all(&at)?;
@@ -81,7 +81,7 @@ const HOLD: &str = "touch $at/begun; until_go";
 /// It was taken for running, by the number of who waits for runc: no signal reached it ever after.
 #[test]
 fn a_start_that_outlives_its_runtime_goes_on_as_the_next_ones() -> Result<()> {
-    let mut ready = held(&[("create", HOLD)])?;
+    let mut ready = start_held(&[("create", HOLD)])?;
     let script = "trap 'exit 9' TERM; echo ready; while :; do sleep 0.1; done";
     let pod = pod(&ready, "midway")?;
     let id = pod.create(&pod::container_config("main", &ready.image, &["/bin/sh", "-c", script]))?;
@@ -116,7 +116,7 @@ fn a_start_that_outlives_its_runtime_goes_on_as_the_next_ones() -> Result<()> {
 /// And one that fails after all is a start that failed.
 #[test]
 fn a_start_that_outlives_its_runtime_and_fails_is_told() -> Result<()> {
-    let mut ready = held(&[("create", "touch $at/begun; until_go; exit 3")])?;
+    let mut ready = start_held(&[("create", "touch $at/begun; until_go; exit 3")])?;
     let pod = pod(&ready, "fails")?;
     let id = pod.create(&pod::container_config("main", &ready.image, &["/workload", "sleep", "600"]))?;
     let sandbox = pod.id.clone();
@@ -138,7 +138,7 @@ fn a_start_that_outlives_its_runtime_and_fails_is_told() -> Result<()> {
 fn an_exec_that_is_late_before_anybody_knows_its_process_ends_all_the_same() -> Result<()> {
     let begun = "case \"$*\" in *' exec '*) $run \"$@\"; touch $at/begun; until_go; exit 0;; esac";
     for goes_on in [true, false] {
-        let ready = held(&[("exec", begun)])?;
+        let ready = start_held(&[("exec", begun)])?;
         let pod = pod(&ready, "late")?;
         let id = pod.start(&pod::container_config("main", &ready.image, &["/workload", "sleep", "600"]))?;
         let late = exec(&ready, &id, &["/bin/sleep", "617"], 1).unwrap_err();
@@ -165,7 +165,7 @@ fn an_exec_that_is_late_before_anybody_knows_its_process_ends_all_the_same() -> 
 
 #[test]
 fn a_start_that_is_given_up_ends_what_the_program_has_begun() -> Result<()> {
-    let ready = held(&[("create", "sleep 613 & exit 3")])?;
+    let ready = start_held(&[("create", "sleep 613 & exit 3")])?;
     let pod = pod(&ready, "given-up")?;
     let id = pod.create(&pod::container_config("main", &ready.image, &["/workload", "sleep", "600"]))?;
     let error =
@@ -179,7 +179,7 @@ fn a_start_that_is_given_up_ends_what_the_program_has_begun() -> Result<()> {
 /// They would go on, and make a container that is told as ended.
 #[test]
 fn a_monitor_takes_who_runs_the_program_along() -> Result<()> {
-    let ready = held(&[("create", HOLD)])?;
+    let ready = start_held(&[("create", HOLD)])?;
     let pod = pod(&ready, "orphans")?;
     let id = pod.create(&pod::container_config("main", &ready.image, &["/workload", "sleep", "600"]))?;
     let start = starting(&ready, &id);
@@ -199,7 +199,7 @@ fn a_monitor_takes_who_runs_the_program_along() -> Result<()> {
 
 #[test]
 fn hooks_after_the_end_run_at_the_end_under_a_program_too() -> Result<()> {
-    let ready = held(&[])?;
+    let ready = start_held(&[])?;
     let (folder, ran) = (ready.node.roots().path("cdi"), ready.node.roots().path("ran"));
     std::fs::create_dir_all(&folder)?;
     let script = format!("echo x >> {}", ran.display());

@@ -103,7 +103,7 @@ fn page(at: SocketAddr) -> Result<String> {
 }
 
 /// What a container of this command says in the end.
-fn said(node: &Node, pod: &Pod<'_>, image: &str, name: &str, command: &[&str]) -> Result<String> {
+fn run_in_pod(node: &Node, pod: &Pod<'_>, image: &str, name: &str, command: &[&str]) -> Result<String> {
     let id = pod.start(&pod::container_config(name, image, command))?;
     let status = pod::await_exit(node, &id)?;
     let log = pod.log(name)?;
@@ -154,7 +154,7 @@ fn pods_on_the_network_of_kindnetd_reach_each_other_and_the_other_node() -> Resu
 
     // From the node, from a pod of the node, from the other node: to the pod, and to its port of the node.
     assert_eq!(page(addr)?, PAGE);
-    let says = |name: &str, command: &[&str]| said(&ready.node, &client, &ready.image, name, command);
+    let says = |name: &str, command: &[&str]| run_in_pod(&ready.node, &client, &ready.image, name, command);
     ensure!(says("dial", &["/workload", "dial", &addr.to_string()])?.contains(PAGE.trim()));
     assert_eq!(other.inside(move || page(addr))??, PAGE);
     let port: SocketAddr = format!("{}:{HOST_PORT}", NODES[0]).parse()?;

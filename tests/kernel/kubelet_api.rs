@@ -9,15 +9,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use gantry_agent::beyond::Beyond;
 use gantry_agent::runtime::cri::connect;
+use gantry_agent::runtime_ext::RuntimeExtensions;
 use gantry_agent::server::authn::Authentication;
 use gantry_agent::server::authz::Mode;
 use gantry_agent::server::client_ca::ClientCa;
 use gantry_agent::server::listen::{TlsSettings, tls_config};
 use gantry_agent::server::route::Switches;
 use gantry_agent::server::stats::{self, Stats};
-use gantry_agent::server::{Line, NodePods, Server, Settings, Sources};
+use gantry_agent::server::{NodePods, RuntimeConnection, Server, ServerDeps, Settings};
 use gantry_proto::cri;
 use gantry_tests::node::Node;
 use gantry_tests::pod::{self, Pod};
@@ -46,9 +46,9 @@ impl ResolvesServerCert for One {
 }
 
 #[derive(Debug)]
-struct Known(Vec<Arc<api::Pod>>);
+struct FixedPods(Vec<Arc<api::Pod>>);
 
-impl NodePods for Known {
+impl NodePods for FixedPods {
     fn pods(&self) -> Vec<Arc<api::Pod>> {
         self.0.clone()
     }
@@ -57,7 +57,7 @@ impl NodePods for Known {
         uid.to_owned()
     }
 
-    fn claimed(&self, _: &str, _: &str) -> Option<String> {
+    fn claim_name(&self, _: &str, _: &str) -> Option<String> {
         None
     }
 }
@@ -80,7 +80,7 @@ fn certificate(ca: &Issuer, name: &str) -> Result<(rcgen::Certificate, KeyPair)>
 }
 
 /// The server before one pod of a node.
-struct Api {
+struct ServerFixture {
     tokio: tokio::runtime::Runtime,
     server: Server,
     address: SocketAddr,
@@ -89,7 +89,7 @@ struct Api {
     folder: tempfile::TempDir,
 }
 
-impl Api {
+impl ServerFixture {
     fn start(node: &Node, pod: api::Pod) -> Result<Self> {
         let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let folder = tempfile::tempdir()?;
@@ -118,17 +118,17 @@ impl Api {
             system_cgroups: String::new(),
             volume_period: Duration::ZERO,
         })?;
-        let sources = Sources {
+        let sources = ServerDeps {
             node_name: "node".to_owned(),
-            pods: Arc::new(Known(vec![Arc::new(pod)])),
-            runtime: Line { channel: runtime, request_timeout: Duration::from_secs(120) },
+            pods: Arc::new(FixedPods(vec![Arc::new(pod)])),
+            runtime: RuntimeConnection { channel: runtime, request_timeout: Duration::from_secs(120) },
             configz: Arc::new(|| json!({})),
             flagz: Vec::new(),
             version: "v1.36.3".to_owned(),
             metrics: Arc::default(),
             probe_metrics: Arc::default(),
             checks: Vec::new(),
-            beyond: Beyond::default(),
+            runtime_ext: RuntimeExtensions::default(),
             stats,
             verbosity: Arc::new(|_| Ok(())),
         };
@@ -167,12 +167,12 @@ impl Api {
     }
 
     /// client-go with the certificate.
-    fn certified(&self) -> [(&'static str, &std::path::Path); 2] {
+    fn client_certificate_env(&self) -> [(&'static str, &std::path::Path); 2] {
         [("STREAM_CLIENT_CERT", &self.certificate.0), ("STREAM_CLIENT_KEY", &self.certificate.1)]
     }
 }
 
-fn labelled(name: &str, container: &str) -> std::collections::BTreeMap<String, String> {
+fn pod_labels(name: &str, container: &str) -> std::collections::BTreeMap<String, String> {
     [
         ("io.kubernetes.pod.name", name.to_owned()),
         ("io.kubernetes.pod.namespace", "default".to_owned()),
@@ -186,14 +186,14 @@ fn labelled(name: &str, container: &str) -> std::collections::BTreeMap<String, S
 /// A pod with a web server and a shell that says two lines and waits.
 fn pod<'a>(node: &'a Node, image: &str, name: &str) -> Result<(Pod<'a>, String, api::Pod)> {
     let mut config = pod::sandbox_config(node, name);
-    config.labels = labelled(name, "POD");
+    config.labels = pod_labels(name, "POD");
     let pod = Pod::run_config(node, config)?;
     let mut web = pod::container_config("web", image, &[]);
-    web.labels = labelled(name, "web");
+    web.labels = pod_labels(name, "web");
     pod.start(&web)?;
     let script = "echo first; echo second >&2; while read line; do echo heard $line; done";
     let mut shell = pod::container_config("shell", image, &["sh", "-c", script]);
-    (shell.labels, shell.stdin) = (labelled(name, "shell"), true);
+    (shell.labels, shell.stdin) = (pod_labels(name, "shell"), true);
     let id = pod.start(&shell)?;
     let known = serde_json::from_value(json!({
         "metadata": { "name": name, "namespace": "default", "uid": format!("uid-{name}") },
@@ -210,7 +210,7 @@ fn logs_are_read_and_followed_over_a_rotation() -> Result<()> {
     let ready = ready()?;
     let node = &ready.node;
     let (pod, id, known) = pod(node, &ready.image, "logs")?;
-    let api = Api::start(node, known)?;
+    let api = ServerFixture::start(node, known)?;
     let logs = "containerLogs/default/logs/shell";
     poll("both lines", Duration::from_secs(20), || match api.get(logs) {
         Ok((200, text)) if text == "first\nsecond\n" => Ok(()),
@@ -248,10 +248,12 @@ fn logs_are_read_and_followed_over_a_rotation() -> Result<()> {
 }
 
 /// One line to the shell, by an attach over SPDY.
-fn say(api: &Api, pod: &str, line: &str) -> Result<()> {
+fn say(api: &ServerFixture, pod: &str, line: &str) -> Result<()> {
     let url = api.url(&format!("attach/default/{pod}/shell?input=1&output=1"));
-    let mut child =
-        stream_client::start_with(&["command", "-transport", "spdy", "-stdin", &url], &api.certified())?;
+    let mut child = stream_client::start_with(
+        &["command", "-transport", "spdy", "-stdin", &url],
+        &api.client_certificate_env(),
+    )?;
     let mut stdin = child.stdin.take().context("no stdin")?;
     stdin.write_all(format!("{line}\n").as_bytes())?;
     let mut out = std::io::BufReader::new(child.stdout.take().context("no stdout")?);
@@ -268,12 +270,12 @@ fn commands_and_ports_are_reached_with_a_certificate_only() -> Result<()> {
     let ready = ready()?;
     let node = &ready.node;
     let (pod, _, known) = pod(node, &ready.image, "streams")?;
-    let api = Api::start(node, known)?;
+    let api = ServerFixture::start(node, known)?;
     let command = "command=sh&command=-c&command=cat%3B%20echo%20err%20%3E%262%3B%20exit%203";
     let url = api.url(&format!("exec/default/streams/web?{command}&input=1&output=1&error=1"));
     for transport in ["spdy", "ws"] {
         let args = ["command", "-transport", transport, "-stdin", "-stderr", &url];
-        let output = stream_client::run_with(&args, b"from stdin\n", &api.certified())?;
+        let output = stream_client::run_with(&args, b"from stdin\n", &api.client_certificate_env())?;
         let err = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(
             (output.status.code(), output.stdout.as_slice()),
@@ -299,7 +301,7 @@ fn commands_and_ports_are_reached_with_a_certificate_only() -> Result<()> {
     poll("the page", Duration::from_secs(20), || http::get(addr, "/").map_err(|error| format!("{error:#}")))?;
     for transport in ["spdy", "tunnel"] {
         let url = api.url("portForward/default/streams");
-        let forward = Forward::start_with(transport, 8080, &url, &api.certified())?;
+        let forward = Forward::start_with(transport, 8080, &url, &api.client_certificate_env())?;
         assert_eq!(http::get(forward.addr, "/")?.text(), PAGE, "{transport}");
         let complaints = forward.stop()?;
         assert!(!complaints.contains("error"), "{transport}: {complaints}");

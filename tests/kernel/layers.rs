@@ -10,7 +10,7 @@ use gantry_tests::registry::Registry;
 use crate::images::web_image;
 
 /// Runs a shell script in a container of an image with these layers on top of the web image's.
-fn seen(layers: Vec<Layer>, script: &str) -> Result<String> {
+fn run_image(layers: Vec<Layer>, script: &str) -> Result<String> {
     let registry = Registry::start()?;
     let node = Node::start()?;
     let mut image = web_image()?;
@@ -36,7 +36,7 @@ fn seen(layers: Vec<Layer>, script: &str) -> Result<String> {
 #[test]
 fn rt_1_1_an_implied_folder_keeps_what_a_lower_layer_says_of_it() -> Result<()> {
     let layers = vec![Layer::default().file("tmp/note", 0o644, "x").file("root/note", 0o644, "y")];
-    let log = seen(layers, "stat -c %a /tmp /root /; cat /tmp/note /root/note")?;
+    let log = run_image(layers, "stat -c %a /tmp /root /; cat /tmp/note /root/note")?;
     assert_eq!(log, "1777\n700\n755\nxy");
     Ok(())
 }
@@ -46,7 +46,7 @@ fn rt_1_2_equal_and_empty_layers_stand_once_or_not_at_all() -> Result<()> {
     let add = || Layer::default().file("srv/again", 0o644, "here");
     let remove = Layer::default().file("srv/.wh.again", 0o644, "");
     let layers = vec![add(), Layer::default(), remove, add(), Layer::default()];
-    assert_eq!(seen(layers, "cat /srv/again")?, "here");
+    assert_eq!(run_image(layers, "cat /srv/again")?, "here");
     Ok(())
 }
 
@@ -59,7 +59,7 @@ fn rt_1_6_whiteouts_and_opaque_folders_hide_what_lies_below_and_nothing_else() -
             .file("srv/new", 0o644, "new")
             .file("srv/.wh..wh..opq", 0o644, ""),
     ];
-    let log = seen(layers, "ls /srv; test ! -e /etc/motd && test -e /etc/passwd && echo rest")?;
+    let log = run_image(layers, "ls /srv; test ! -e /etc/motd && test -e /etc/passwd && echo rest")?;
     assert_eq!(log, "new\nrest\n");
     Ok(())
 }
@@ -68,7 +68,10 @@ fn rt_1_6_whiteouts_and_opaque_folders_hide_what_lies_below_and_nothing_else() -
 fn a_link_that_leads_nowhere_is_a_fine_mount_target() -> Result<()> {
     let link = "../run/systemd/resolve/stub-resolv.conf";
     let layers = vec![Layer::default().symlink("etc/resolv.conf", link)];
-    assert_eq!(seen(layers, "readlink /etc/resolv.conf; test -f /etc/resolv.conf")?, format!("{link}\n"));
+    assert_eq!(
+        run_image(layers, "readlink /etc/resolv.conf; test -f /etc/resolv.conf")?,
+        format!("{link}\n")
+    );
     Ok(())
 }
 
@@ -76,7 +79,7 @@ fn a_link_that_leads_nowhere_is_a_fine_mount_target() -> Result<()> {
 #[test]
 fn rt_1_3_an_image_of_a_hundred_layers_runs() -> Result<()> {
     let layers = (0..100).map(|n| Layer::default().file(&format!("many/{n}"), 0o644, format!("{n}\n")));
-    let log = seen(layers.collect(), "ls /many | wc -l; cat /many/0 /many/99")?;
+    let log = run_image(layers.collect(), "ls /many | wc -l; cat /many/0 /many/99")?;
     assert_eq!(log, "100\n0\n99\n");
     Ok(())
 }
@@ -85,7 +88,7 @@ fn rt_1_3_an_image_of_a_hundred_layers_runs() -> Result<()> {
 fn rt_1_3_more_layers_than_a_page_of_options_names_run_or_are_refused_with_the_remedy() -> Result<()> {
     let layers = (0..300).map(|n| Layer::default().file(&format!("many/{n}"), 0o644, format!("{n}\n")));
     let (major, minor) = kernel()?;
-    match seen(layers.collect(), "ls /many | wc -l; cat /many/0 /many/299") {
+    match run_image(layers.collect(), "ls /many | wc -l; cat /many/0 /many/299") {
         Ok(log) => assert_eq!(log, "300\n0\n299\n"),
         Err(error) => {
             let told = format!("{error:#}");
@@ -108,21 +111,21 @@ fn rt_1_5_set_id_bits_links_and_harmless_xattrs_arrive() -> Result<()> {
     let layers = vec![
         Layer::default()
             .file("x/suid", 0o4755, "s")
-            .owned(7, 8)
+            .with_owner(7, 8)
             .file("x/cap", 0o755, "c")
             .xattr("security.capability", capability)
             .xattr("trusted.overlay.opaque", b"y")
             .link("x/same", "x/cap"),
     ];
     let script = "stat -c '%a %u %g' /x/suid; stat -c %h /x/cap; cat /x/same; ls /srv/index.html";
-    assert_eq!(seen(layers, script)?, "4755 7 8\n2\nc/srv/index.html\n");
+    assert_eq!(run_image(layers, script)?, "4755 7 8\n2\nc/srv/index.html\n");
     Ok(())
 }
 
 #[test]
 fn rt_1_7_a_hard_link_into_a_lower_layer_is_refused_with_its_remedy() -> Result<()> {
     let layers = vec![Layer::default().link("linked", "bin/busybox")];
-    let error = seen(layers, "true").expect_err("no layer of its own has the target");
+    let error = run_image(layers, "true").expect_err("no layer of its own has the target");
     let text = format!("{error:#}");
     for words in ["linked", "bin/busybox", "rebuild the image"] {
         assert!(text.contains(words), "{words} in {text}");

@@ -117,7 +117,7 @@ fn update(
     node.cri().update_container_resources(request).map(drop)
 }
 
-fn shown(node: &gantry_tests::node::Node, id: &str) -> Result<cri::LinuxContainerResources> {
+fn container_resources(node: &gantry_tests::node::Node, id: &str) -> Result<cri::LinuxContainerResources> {
     let status = pod::container_status(node, id)?;
     Ok(status.resources.and_then(|resources| resources.linux).unwrap_or_default())
 }
@@ -141,7 +141,7 @@ fn limits_change_under_a_running_container_up_and_down() -> Result<()> {
         let wanted = cri::LinuxContainerResources { memory_limit_in_bytes: limit, ..Default::default() };
         update(node, &id, wanted)?;
         assert_eq!(memory()?, limit.to_string());
-        assert_eq!(shown(node, &id)?.memory_limit_in_bytes, limit);
+        assert_eq!(container_resources(node, &id)?.memory_limit_in_bytes, limit);
     }
     assert!(cpu()?.starts_with("25000"), "{}", cpu()?);
     // A quota that does not fit the old period, and the other way round.
@@ -184,7 +184,7 @@ fn an_update_of_which_the_kernel_refuses_a_part_changes_nothing() -> Result<()> 
     };
     update(node, &id, wanted).expect_err("no such CPU");
     assert_eq!(values()?, before);
-    assert_eq!(shown(node, &id)?.cpu_shares, 0);
+    assert_eq!(container_resources(node, &id)?.cpu_shares, 0);
     pod.remove()?;
     node.assert_clean(&ready.before)
 }
@@ -210,7 +210,7 @@ fn a_memory_limit_below_what_is_used_is_refused_and_changes_nothing() -> Result<
     let error = update(node, &id, wanted).expect_err("a limit below the usage");
     assert!(error.message().contains("below"), "{error:?}");
     assert_eq!(node.cgroup_value(&id, "memory.limit_in_bytes", "memory.max")?, (128 << 20).to_string());
-    assert_eq!(shown(node, &id)?.cpu_shares, 0);
+    assert_eq!(container_resources(node, &id)?.cpu_shares, 0);
     let status = pod::container_status(node, &id)?;
     assert_eq!(status.state(), cri::ContainerState::ContainerRunning);
     pod.remove()?;
@@ -229,7 +229,7 @@ fn limits_of_a_created_container_wait_for_its_start_and_an_ended_one_takes_them_
     assert_eq!(node.cgroup_value(&id, "memory.limit_in_bytes", "memory.max")?, (48 << 20).to_string());
     node.cri().stop_container(cri::StopContainerRequest { container_id: id.clone(), timeout: 10 })?;
     update(node, &id, wanted(24 << 20))?;
-    assert_eq!(shown(node, &id)?.memory_limit_in_bytes, 24 << 20);
+    assert_eq!(container_resources(node, &id)?.memory_limit_in_bytes, 24 << 20);
     pod.remove()?;
     node.assert_clean(&ready.before)
 }
@@ -279,7 +279,7 @@ fn a_pod_cgroup_that_the_caller_names_is_the_callers() -> Result<()> {
     let given: Vec<_> = folders.iter().filter(|folder| folder.to_string_lossy().ends_with(&path)).collect();
     assert!(given.iter().all(|folder| limit(folder).is_none_or(|limit| limit.trim() != "67108864")));
     pod.remove()?;
-    place::end_given(&steps, &given)?;
+    place::end_named_steps(&steps, &given)?;
     node.assert_clean(&ready.before)
 }
 

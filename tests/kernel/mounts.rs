@@ -19,7 +19,7 @@ fn tmpfs(at: &Path) -> Result<()> {
 }
 
 /// A tmpfs on the node that passes mounts on.
-fn shared(ready: &Ready) -> Result<PathBuf> {
+fn mount_shared_tmpfs(ready: &Ready) -> Result<PathBuf> {
     let folder = ready.node.roots().path("shared");
     tmpfs(&folder)?;
     rustix::mount::mount_change(&folder, MountPropagationFlags::SHARED)?;
@@ -58,7 +58,7 @@ fn await_log(pod: &Pod, name: &str, text: &str) -> Result<()> {
 #[test]
 fn a_bidirectional_mount_reaches_the_node_and_a_private_one_does_not() -> Result<()> {
     let ready = ready()?;
-    let folder = shared(&ready)?;
+    let folder = mount_shared_tmpfs(&ready)?;
     let pod = Pod::run(&ready.node, "both")?;
     let script = "mkdir -p /vol/$NAME && mount -t tmpfs none /vol/$NAME && echo seen > /vol/$NAME/file && \
         echo mounted; /workload sleep 600";
@@ -86,7 +86,7 @@ fn a_bidirectional_mount_reaches_the_node_and_a_private_one_does_not() -> Result
 #[test]
 fn what_the_node_mounts_later_arrives_in_a_host_to_container_mount() -> Result<()> {
     let ready = ready()?;
-    let folder = shared(&ready)?;
+    let folder = mount_shared_tmpfs(&ready)?;
     let pod = Pod::run(&ready.node, "later")?;
     let script = "echo waits; while [ ! -e /vol/late/file ]; do sleep 0.1; done; cat /vol/late/file; \
         mount -t tmpfs none /vol/late";

@@ -2,9 +2,9 @@
 
 use anyhow::{Context, Result};
 use gantry_proto::cri;
-use gantry_tests::held::Held;
 use gantry_tests::image::{Image, Layer};
 use gantry_tests::node::Node;
+use gantry_tests::paused_registry::PausedRegistry;
 use gantry_tests::place;
 use gantry_tests::pod::{self, Pod};
 use gantry_tests::poll::poll;
@@ -33,7 +33,7 @@ fn layer_folders(node: &Node) -> Result<usize> {
     Ok(std::fs::read_dir(node.root().join("layers"))?.count())
 }
 
-fn used(node: &Node) -> Result<(u64, u64)> {
+fn measure_usage(node: &Node) -> Result<(u64, u64)> {
     let info = node.cri().image_fs_info(cri::ImageFsInfoRequest::default())?;
     let [usage] = info.image_filesystems.as_slice() else {
         anyhow::bail!("{info:?}");
@@ -49,7 +49,7 @@ fn https_with_an_authority_of_the_hosts_toml() -> Result<()> {
     place::require_own_namespaces()?;
     let registry = Registry::start()?;
     registry.push("demo/web", "v1", &web_image()?.build()?)?;
-    let (secured, node) = (registry.secured()?, Node::start()?);
+    let (secured, node) = (registry.serve_tls()?, Node::start()?);
     let host = secured.host();
     let image = format!("{host}/demo/web:v1");
     // Loopback is spoken to in plain HTTP until the node is told otherwise.
@@ -113,18 +113,18 @@ fn rt_1_11_an_image_can_go_while_its_container_runs_and_starts() -> Result<()> {
 fn fs_info_follows_layers_and_what_containers_write() -> Result<()> {
     let ready = ready()?;
     let (node, image) = (&ready.node, ready.image.as_str());
-    let (bytes, inodes) = used(node)?;
+    let (bytes, inodes) = measure_usage(node)?;
     assert!(bytes > 1 << 20 && inodes > 10, "{bytes} bytes, {inodes} inodes");
     let pod = Pod::run(node, "writes")?;
     let script = "dd if=/dev/zero of=/big bs=1M count=8; touch /a /b /c";
     let id = pod.start(&pod::container_config("writer", image, &["/bin/sh", "-c", script]))?;
     assert_eq!(pod::await_exit(node, &id)?.exit_code, 0);
-    let (more, files) = used(node)?;
+    let (more, files) = measure_usage(node)?;
     assert!(more >= bytes + (8 << 20) && files >= inodes + 4, "{more} bytes, {files} inodes");
     pod.remove()?;
-    assert_eq!(used(node)?, (bytes, inodes));
+    assert_eq!(measure_usage(node)?, (bytes, inodes));
     remove(node, image)?;
-    assert_eq!(used(node)?, (0, 0));
+    assert_eq!(measure_usage(node)?, (0, 0));
     node.assert_clean(&ready.before)
 }
 
@@ -134,7 +134,7 @@ fn a_pull_under_way_shows_its_layers() -> Result<()> {
     let noise: Vec<u8> = (0..2_000_000_u32).map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();
     let layers = vec![Layer::default().file("small", 0o644, "x"), Layer::default().file("big", 0o644, noise)];
     let built = Image { layers, ..Image::default() }.build()?;
-    let (held, node) = (Held::serve(&built)?, Node::start()?);
+    let (held, node) = (PausedRegistry::serve(&built)?, Node::start()?);
     let image = held.reference();
     let before = node.snapshot()?;
     let pulled = std::thread::scope(|scope| -> Result<String> {

@@ -5,16 +5,16 @@ use std::time::Duration;
 use anyhow::Result;
 use gantry_proto::cri;
 use gantry_proto::cri::{ContainerState, PodSandboxState};
+use gantry_tests::fake_reboot::{self, leases};
 use gantry_tests::node::Node;
 use gantry_tests::pod::{self, Pod};
 use gantry_tests::poll::poll;
-use gantry_tests::power::{self, leases};
 
 use crate::images::{Ready, ready};
 
 fn reboot(node: &mut Node, boot_id: &str) -> Result<()> {
     node.kill()?;
-    let flag = power::cycle(node.roots(), boot_id)?;
+    let flag = fake_reboot::cycle(node.roots(), boot_id)?;
     node.restart_with(&[flag])
 }
 

@@ -9,9 +9,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use gantry_tests::held::Held;
 use gantry_tests::image::{Image, Layer};
 use gantry_tests::node::Node;
+use gantry_tests::paused_registry::PausedRegistry;
 use gantry_tests::place;
 use gantry_tests::poll::poll;
 
@@ -39,7 +39,7 @@ fn status(child: &Child) -> Result<BTreeMap<String, String>> {
 }
 
 /// `/proc/PID/status` once the process has put up its walls, of which seccomp is the last.
-fn confined(child: &mut Child) -> Result<BTreeMap<String, String>> {
+fn read_confinement(child: &mut Child) -> Result<BTreeMap<String, String>> {
     poll("the process to confine itself", PATIENCE, || {
         if let Ok(Some(status)) = child.try_wait() {
             return Ok(Err(anyhow::anyhow!("it ended with {status}")));
@@ -109,7 +109,7 @@ fn rt_1_9_bytes_are_unpacked_in_a_folder_with_nothing_around_it() -> Result<()> 
     let folder = tempfile::Builder::new().prefix("gantry-unpack-").tempdir()?;
     let path = folder.path().to_str().context("not UTF-8")?;
     let mut child = start(&["unpack", path, "1000", "1000000", "60"])?;
-    let facts = confined(&mut child)?;
+    let facts = read_confinement(&mut child)?;
     assert_eq!(capabilities(&facts)?, [0, CAPABILITIES, CAPABILITIES, CAPABILITIES, 0]);
     assert_eq!(facts["NoNewPrivs"], "1");
     let proc = format!("/proc/{}", child.id());
@@ -129,8 +129,11 @@ fn rt_1_9_bytes_are_unpacked_in_a_folder_with_nothing_around_it() -> Result<()> 
         let line = limits.lines().find(|line| line.starts_with(limit)).unwrap_or_default();
         assert!(line.contains(value), "{limit}: {line}");
     }
-    let archive =
-        Layer::default().file("plain", 0o666, "y").dir("d", 0o2755).file("d/suid", 0o4755, "x").owned(7, 8);
+    let archive = Layer::default()
+        .file("plain", 0o666, "y")
+        .dir("d", 0o2755)
+        .file("d/suid", 0o4755, "x")
+        .with_owner(7, 8);
     let mut stdin = child.stdin.take().context("no stdin")?;
     stdin.write_all(&archive.archive()?)?;
     drop(stdin);
@@ -149,7 +152,7 @@ fn rt_1_9_bytes_are_unpacked_in_a_folder_with_nothing_around_it() -> Result<()> 
 fn rt_1_9_the_inflater_has_no_privileges_at_all() -> Result<()> {
     place::require_own_namespaces()?;
     let mut child = start(&["inflate", "gzip", "60"])?;
-    let facts = confined(&mut child)?;
+    let facts = read_confinement(&mut child)?;
     assert_eq!(capabilities(&facts)?, [0; 5]);
     child.stdin.take().context("no stdin")?.write_all(b"this is no gzip stream")?;
     assert_eq!(end(child)?.0, Some(3), "corrupt");
@@ -195,7 +198,7 @@ fn an_unpacker_that_is_killed_fails_its_pull_and_leaves_nothing() -> Result<()> 
     let noise: Vec<u8> = (0..2_000_000_u32).map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();
     let built =
         Image { layers: vec![Layer::default().file("big", 0o644, noise)], ..Image::default() }.build()?;
-    let (held, node) = (Held::serve(&built)?, Node::start()?);
+    let (held, node) = (PausedRegistry::serve(&built)?, Node::start()?);
     let image = held.reference();
     let before = node.snapshot()?;
     let error = std::thread::scope(|scope| -> Result<tonic::Status> {

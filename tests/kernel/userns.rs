@@ -182,7 +182,7 @@ fn gaining() -> Result<Image> {
     let more = Layer::default()
         .file("setuid", 0o4755, program.clone())
         .file("of-web", 0o6755, program.clone())
-        .owned(1000, 1000)
+        .with_owner(1000, 1000)
         .file("capable", 0o755, program)
         .xattr("security.capability", &capability);
     image.layers.push(more);

@@ -20,14 +20,14 @@ use gantry_tests::leakcheck::{mounts, tagged_cgroups};
 use gantry_tests::place::{self, cgroup, driver};
 
 /// What manifests describe, with volumes in a folder of their own.
-pub(crate) struct Place {
+pub(crate) struct VolumeFixture {
     root: tempfile::TempDir,
     volumes: HostVolumes,
     pods: Vec<Pod>,
     pub(crate) runtime: tokio::runtime::Runtime,
 }
 
-pub(crate) fn place_of(text: &str) -> Result<Place> {
+pub(crate) fn place_of(text: &str) -> Result<VolumeFixture> {
     place::require_own_namespaces()?;
     let root = tempfile::tempdir()?;
     let file = root.path().join("pods.yaml");
@@ -45,10 +45,10 @@ pub(crate) fn place_of(text: &str) -> Result<Place> {
     });
     let volumes = HostVolumes::new(&root.path().join("kubelet"), api, node, false);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    Ok(Place { root, volumes, pods: loaded.pods, runtime })
+    Ok(VolumeFixture { root, volumes, pods: loaded.pods, runtime })
 }
 
-impl Place {
+impl VolumeFixture {
     pub(crate) fn pod(&self) -> Result<&Pod> {
         self.pods.first().context("a pod")
     }
@@ -260,7 +260,7 @@ fn pods_stand_in_the_tree_of_their_classes_and_leave_nothing() -> Result<()> {
 }
 
 /// A container's cgroup, as the runtime makes it, with a process that nobody stopped.
-fn leftovers_are_killed(place: &Place, tree: &Tree, parent: &str, tag: &str) -> Result<()> {
+fn leftovers_are_killed(place: &VolumeFixture, tree: &Tree, parent: &str, tag: &str) -> Result<()> {
     let pod = place.pods.last().context("the last pod")?;
     let mut sleeper = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn()?;
     let mut entered = 0;

@@ -1,7 +1,7 @@
 //! The peer tier: the checks of the CRI tier on containerd, because a check that fails there expects
 //! too much, and what the agent hears from containerd beyond CRI. Takes minutes, so it is part of `cargo xtask test --full` only.
 
-mod beyond;
+mod runtime_ext;
 mod tour;
 
 use anyhow::{Context, Result};
@@ -13,7 +13,7 @@ use gantry_tests::suite::{self, Subject};
 fn go_suite_on_containerd() -> Result<()> {
     let registry = Registry::start()?;
     let images = suite::push_images(&registry)?;
-    let guarded = registry.guarded()?;
+    let guarded = registry.serve_with_password()?;
     let containerd = Containerd::start(Options {
         registry: &registry,
         pause: &images.pause,

@@ -9,64 +9,59 @@ use gantry_tests::tour::{self, Difference, Side};
 
 /// Each with its reason.
 const DIFFERENCES: &[Difference] = &[
-    allowed("info", Side::Theirs, "eprecat", "containerd alone warns of cgroup v1"),
-    allowed("info", Side::Theirs, "handler.features.user_namespaces: true", "of the second handler"),
-    allowed(
-        "info",
-        Side::Theirs,
-        "handler.features.recursive_read_only_mounts: true",
-        "of the second handler",
-    ),
-    allowed("info", Side::Theirs, "handler.name: \"runc\"", "the default handler has a name there, too"),
-    allowed(
+    allow("info", Side::Theirs, "eprecat", "containerd alone warns of cgroup v1"),
+    allow("info", Side::Theirs, "handler.features.user_namespaces: true", "of the second handler"),
+    allow("info", Side::Theirs, "handler.features.recursive_read_only_mounts: true", "of the second handler"),
+    allow("info", Side::Theirs, "handler.name: \"runc\"", "the default handler has a name there, too"),
+    allow(
         "images",
         Side::Ours,
         "image.spec.image: \"<image>\"",
         "CRI has the field; containerd leaves it out",
     ),
-    allowed(
+    allow(
         "inspecti",
         Side::Ours,
         "status.image.spec.image: \"<image>\"",
         "CRI has the field; containerd leaves it out",
     ),
-    allowed("inspecti", Side::Ours, "status.info[timeline]", "where the time went"),
-    allowed("inspectp", Side::Ours, "status.timestamp", "CRI has the field; containerd leaves it out"),
-    allowed(
+    allow("inspecti", Side::Ours, "status.info[timeline]", "where the time went"),
+    allow("inspectp", Side::Ours, "status.timestamp", "CRI has the field; containerd leaves it out"),
+    allow(
         "start <web> again",
         Side::Both,
         "refused",
         "a client whose first answer was lost has its container",
     ),
-    allowed(
+    allow(
         "ps",
         Side::Both,
         "container.image_ref",
         "containerd tells the id, and says itself that it should be the digest",
     ),
-    allowed("stats", Side::Ours, "swap.", "containerd's statistics lack swap"),
-    allowed("stats", Side::Ours, "writable_layer.timestamp", "containerd leaves it out"),
-    allowed(
+    allow("stats", Side::Ours, "swap.", "containerd's statistics lack swap"),
+    allow("stats", Side::Ours, "writable_layer.timestamp", "containerd leaves it out"),
+    allow(
         "statsp",
         Side::Theirs,
         "cpu.usage_nano_cores",
         "the rate is the one since the last query, half a second before at least",
     ),
-    allowed("metricdescs", Side::Ours, "container_pressure_", "containerd's metrics lack pressure"),
-    allowed(
+    allow("metricdescs", Side::Ours, "container_pressure_", "containerd's metrics lack pressure"),
+    allow(
         "metricsp",
         Side::Ours,
         "web: container_threads GAUGE",
         "on cgroup v1 containerd's metrics lack it",
     ),
-    allowed(
+    allow(
         "metricsp",
         Side::Ours,
         "web: container_ulimits_soft GAUGE",
         "containerd's is of its own spec, which has none",
     ),
-    allowed("events", Side::Theirs, "<gone>: CREATED DELETED", "a failed start sends no event there"),
-    allowed(
+    allow("events", Side::Theirs, "<gone>: CREATED DELETED", "a failed start sends no event there"),
+    allow(
         "events",
         Side::Ours,
         "<gone>: CREATED STOPPED DELETED",
@@ -74,7 +69,7 @@ const DIFFERENCES: &[Difference] = &[
     ),
 ];
 
-const fn allowed(step: &'static str, whose: Side, line: &'static str, why: &'static str) -> Difference {
+const fn allow(step: &'static str, whose: Side, line: &'static str, why: &'static str) -> Difference {
     Difference { step, whose, line, why }
 }
 
@@ -82,7 +77,7 @@ const fn allowed(step: &'static str, whose: Side, line: &'static str, why: &'sta
 fn the_tour_is_as_on_containerd() -> Result<()> {
     let registry = Registry::start()?;
     let images = suite::push_images(&registry)?;
-    let guarded = registry.guarded()?;
+    let guarded = registry.serve_with_password()?;
     let containerd = Containerd::start(Options {
         registry: &registry,
         pause: &images.pause,

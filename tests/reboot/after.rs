@@ -12,7 +12,7 @@ use gantry_tests::leakcheck::{Scope, Snapshot};
 use gantry_tests::node::{Node, Roots};
 use gantry_tests::pod::{self, Pod};
 
-use crate::{Made, Which};
+use crate::{RuntimeBefore, Which};
 
 /// Paths of the files in a folder and those below it.
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
@@ -55,7 +55,7 @@ fn remove_all(node: &Node) -> Result<()> {
     Ok(())
 }
 
-fn assert_dead(node: &Node, made: &Made) -> Result<()> {
+fn assert_dead(node: &Node, made: &RuntimeBefore) -> Result<()> {
     let listed = sandboxes(node)?;
     for sandbox in &listed {
         assert_eq!(sandbox.state, i32::from(PodSandboxState::SandboxNotready), "{sandbox:?}");
@@ -78,7 +78,7 @@ fn assert_dead(node: &Node, made: &Made) -> Result<()> {
 }
 
 /// The folders of the images that are listed, and no others.
-fn assert_layers(node: &Node, made: &Made) -> Result<()> {
+fn assert_layers(node: &Node, made: &RuntimeBefore) -> Result<()> {
     assert!(!made.stray.exists(), "{} is still there", made.stray.display());
     let images = node.cri().list_images(cri::ListImagesRequest::default()).context("ListImages")?.images;
     let names: Vec<&String> = images.iter().flat_map(|image| &image.repo_tags).collect();
@@ -121,7 +121,7 @@ fn end(mut node: Node, before: &Snapshot) -> Result<()> {
 
 #[test]
 fn old_pods_are_not_ready_and_nothing_leaks() -> Result<()> {
-    let made: Made = serde_json::from_slice(&std::fs::read(Which::Cri.handed_over())?)?;
+    let made: RuntimeBefore = serde_json::from_slice(&std::fs::read(Which::Cri.handed_over())?)?;
     let roots = Which::Cri.roots()?;
     let before = Snapshot::take(&Scope { folders: Vec::new(), ..roots.scope() })?;
     // Without these there would be nothing to be lost or to leak.

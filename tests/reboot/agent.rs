@@ -24,7 +24,7 @@ pub(crate) const PODS: [(&str, &str, &str); 4] = [
 
 /// What the first half made.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Made {
+pub(crate) struct AgentBefore {
     /// How many layers the image has.
     pub(crate) layers: usize,
     /// The container of each pod, by the pod's name.
@@ -36,7 +36,7 @@ pub(crate) struct Made {
 
 /// A pod's container as `gantry ps` tells of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct ContainerView {
     pub(crate) phase: String,
     pub(crate) ip: String,
     pub(crate) id: String,
@@ -46,11 +46,11 @@ pub(crate) struct Seen {
 }
 
 /// By the pod's name.
-pub(crate) fn seen(pods: &[Value]) -> BTreeMap<String, Seen> {
+pub(crate) fn parse_pods(pods: &[Value]) -> BTreeMap<String, ContainerView> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let one = |pod: &Value| {
         let it = &pod["containers"][0];
-        let seen = Seen {
+        let seen = ContainerView {
             phase: text(&pod["phase"]),
             ip: text(&pod["ip"]),
             id: text(&it["id"]),

@@ -12,7 +12,7 @@ use gantry_tests::proc;
 use gantry_tests::ready::web_image;
 use gantry_tests::registry::Registry;
 
-use crate::{Container, Made, Which};
+use crate::{Container, RuntimeBefore, Which};
 
 /// A pod of one container; its ids.
 fn start(node: &Node, name: &str, image: &str, command: &[&str]) -> Result<(String, String)> {
@@ -45,7 +45,7 @@ fn pods_are_left_for_the_other_half() -> Result<()> {
     let stray = node.root().join("layers/strayabcdefghijklmnopqrstu");
     std::fs::create_dir(&stray)?;
     std::fs::write(stray.join("x"), "nobody's")?;
-    let made = Made {
+    let made = RuntimeBefore {
         image,
         layers: web.layers.len(),
         late: late.clone(),

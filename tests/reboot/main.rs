@@ -54,7 +54,7 @@ impl Which {
 
 /// What the first half made and a reboot must not lose.
 #[derive(Debug, Serialize, Deserialize)]
-struct Made {
+struct RuntimeBefore {
     /// Pulled, and known to be on disk.
     image: String,
     /// How many layers it has.

@@ -230,7 +230,7 @@ fn push_big(registry: &Registry, rounds: usize) -> Result<(Vec<String>, u64, usi
         let mut layers = Vec::new();
         files = 0;
         for (folder, enough) in LAYERS {
-            let mut found = Found { paths: Vec::new(), bytes: 0, enough };
+            let mut found = FileSelection { paths: Vec::new(), bytes: 0, enough };
             found.walk(Path::new(folder))?;
             ensure!(found.bytes >= enough, "{folder} holds {} bytes: not enough for the image", found.bytes);
             files += found.paths.len();
@@ -265,13 +265,13 @@ fn layer(mark: &str, paths: &[PathBuf]) -> Result<Layer> {
 }
 
 /// Regular files in the order of their names, until there are enough bytes.
-struct Found {
+struct FileSelection {
     paths: Vec<PathBuf>,
     bytes: u64,
     enough: u64,
 }
 
-impl Found {
+impl FileSelection {
     fn walk(&mut self, folder: &Path) -> Result<()> {
         let entries = std::fs::read_dir(folder).with_context(|| folder.display().to_string())?;
         let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();

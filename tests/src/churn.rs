@@ -34,7 +34,7 @@ const KEPT: &str = "kept";
 
 /// What to do, and for how long.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted {
+pub struct ChurnOptions {
     /// Of the churn, without its beginning and end.
     pub time: Duration,
     /// Of the same seed the same choices are made; what comes of them depends on the machine.
@@ -43,13 +43,13 @@ pub struct Wanted {
 
 /// What the workers share.
 #[derive(Debug, Default)]
-struct Shared {
+struct ChurnShared {
     over: AtomicBool,
     /// How often what happened.
     counts: Mutex<BTreeMap<String, u64>>,
 }
 
-impl Shared {
+impl ChurnShared {
     fn count(&self, what: impl Into<String>) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         *counts.entry(what.into()).or_default() += 1;
@@ -85,7 +85,7 @@ impl Nodes {
     /// Removes what workers had to leave, and compares.
     fn end(&self) -> Result<()> {
         for node in [&self.steady, &self.shaken] {
-            for id in worker::listed(node.cri())? {
+            for id in worker::list_images(node.cri())? {
                 worker::remove(node.cri(), &id).with_context(|| format!("remove {id} at the end"))?;
             }
         }
@@ -112,13 +112,13 @@ fn scopes(one: &Node, other: &Node) -> Result<[Scope; 2]> {
 ///
 /// # Errors
 /// A pod that can't be made or removed in time, something left, or memory that grows.
-pub fn run(wanted: &Wanted, mut say: impl FnMut(&str)) -> Result<()> {
+pub fn run(wanted: &ChurnOptions, mut say: impl FnMut(&str)) -> Result<()> {
     say(&format!("churn of {} s, seed {}", wanted.time.as_secs(), wanted.seed));
     let registry = Registry::start()?;
     let image = registry.push("demo/web", "v1", &web_image()?.build()?)?;
     let mut nodes = Nodes::new(&image)?;
     let kept = keep_one(&nodes.steady, &image)?;
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(ChurnShared::default());
     let workers = start_workers(&nodes, &image, wanted.seed, &shared);
     let mut series = Series::default();
     let disturbed = disturb(&mut nodes, &kept, wanted, &shared, &mut series);
@@ -143,7 +143,7 @@ fn start_workers(
     nodes: &Nodes,
     image: &str,
     seed: u64,
-    shared: &Arc<Shared>,
+    shared: &Arc<ChurnShared>,
 ) -> Vec<std::thread::JoinHandle<Result<()>>> {
     let mut workers = Vec::new();
     for (node, name) in [(&nodes.steady, "steady"), (&nodes.shaken, "shaken")] {
@@ -171,8 +171,8 @@ fn keep_one(node: &Node, image: &str) -> Result<String> {
 fn disturb(
     nodes: &mut Nodes,
     kept: &str,
-    wanted: &Wanted,
-    shared: &Shared,
+    wanted: &ChurnOptions,
+    shared: &ChurnShared,
     series: &mut Series,
 ) -> Result<()> {
     let mut random = Random::new(wanted.seed);

@@ -7,13 +7,13 @@ pub mod audit;
 mod control_plane;
 pub mod going;
 pub mod images;
+pub mod isolation;
 pub mod kubeadm;
 pub mod kubectl;
 pub mod kubelet;
 pub mod lives;
 pub mod network;
 mod pki;
-pub mod place;
 pub mod process;
 pub mod programs;
 pub mod runtime;
@@ -25,13 +25,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use self::control_plane::{API_PORT, ControlPlane, Folders};
+use self::isolation::NodeIsolation;
 use self::kubectl::Kubectl;
 use self::kubelet::Kubelet;
 use self::network::{Network, Outside};
-use self::pki::{Facts, Pki};
-use self::place::Place;
+use self::pki::{CertificateSubjects, Pki};
 use self::process::Process;
-use self::runtime::Runtime;
+use self::runtime::ClusterRuntime;
 use crate::cri::Cri;
 use crate::leakcheck;
 use crate::poll::poll;
@@ -67,16 +67,16 @@ pub enum Join {
 
 /// What stands below any kubelet: folders, network, images and a runtime. Upstream's node suite brings the rest itself.
 #[derive(Debug)]
-pub struct Ground {
+pub struct NodeBase {
     // Dropped in this order: who depends on the others goes first.
-    runtime: Runtime,
+    runtime: ClusterRuntime,
     _registry: Registry,
     network: Network,
-    place: Place,
+    place: NodeIsolation,
     ended: bool,
 }
 
-impl Drop for Ground {
+impl Drop for NodeBase {
     fn drop(&mut self) {
         if !self.ended {
             // Something failed and is told already; what this leaves shows in the leak check.
@@ -85,7 +85,7 @@ impl Drop for Ground {
     }
 }
 
-impl Ground {
+impl NodeBase {
     /// Makes all of it and waits until the runtime is ready.
     ///
     /// # Errors
@@ -93,15 +93,15 @@ impl Ground {
     pub fn make(folder: &Path, runtime: runtime::Kind, number: u8, outside: &Outside) -> Result<Self> {
         let logs = folder.join("log");
         std::fs::create_dir_all(&logs).with_context(|| format!("make {}", logs.display()))?;
-        let place = Place::enter(folder)?;
+        let place = NodeIsolation::enter(folder)?;
         let network = Network::make(folder, number, outside)?;
         let registry = images::serve()?;
-        let runtime = Runtime::start(runtime, folder, &logs)?;
+        let runtime = ClusterRuntime::start(runtime, folder, &logs)?;
         Ok(Self { runtime, _registry: registry, network, place, ended: false })
     }
 
     /// The runtime.
-    pub fn runtime(&mut self) -> &mut Runtime {
+    pub fn runtime(&mut self) -> &mut ClusterRuntime {
         &mut self.runtime
     }
 
@@ -143,10 +143,10 @@ impl Errors {
 /// A running cluster; what is left of it on drop is killed with its place.
 #[derive(Debug)]
 pub struct Cluster {
-    // As in Ground.
+    // As in NodeBase.
     kubelet: Option<Kubelet>,
     control_plane: ControlPlane,
-    ground: Ground,
+    ground: NodeBase,
     kubectl: Kubectl,
     pki: Pki,
     options: Options,
@@ -156,13 +156,18 @@ impl Cluster {
     /// Starts everything and waits until the node is ready, when there is to be one.
     ///
     /// # Errors
-    /// As [`Ground::make`], or when the control plane or the node does not come up; with the end of the log of what did
+    /// As [`NodeBase::make`], or when the control plane or the node does not come up; with the end of the log of what did
     /// not.
     pub fn start(options: Options) -> Result<Self> {
         let folder = options.folder.as_path();
-        let ground = Ground::make(folder, options.runtime, options.number, &options.outside)?;
+        let ground = NodeBase::make(folder, options.runtime, options.number, &options.outside)?;
         let (node_ip, server) = (node_ip(&options), server(&options));
-        let facts = Facts { server: &server, node: NODE, node_ip: node_ip.into(), service_ip: network::API };
+        let facts = CertificateSubjects {
+            server: &server,
+            node: NODE,
+            node_ip: node_ip.into(),
+            service_ip: network::API,
+        };
         let pki = Pki::make(folder, &facts)?;
         let kubectl = Kubectl::new(pki.kubeconfig("admin"))?;
         let logs = folder.join("log");
@@ -218,7 +223,7 @@ impl Cluster {
     }
 
     /// The runtime.
-    pub fn runtime(&mut self) -> &mut Runtime {
+    pub fn runtime(&mut self) -> &mut ClusterRuntime {
         &mut self.ground.runtime
     }
 
@@ -279,7 +284,7 @@ impl Cluster {
             bail!("a kubelet runs already");
         }
         let logs = self.options.folder.join("log");
-        let facts = kubelet::Facts {
+        let facts = kubelet::KubeletOptions {
             folder: &self.options.folder,
             logs: &logs,
             node: NODE,

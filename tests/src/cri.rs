@@ -6,11 +6,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use gantry_proto::beyond::beyond_client::BeyondClient;
-use gantry_proto::beyond::{OutOfMemory, WatchOutOfMemoryRequest};
 use gantry_proto::cri;
 use gantry_proto::cri::image_service_client::ImageServiceClient;
 use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
+use gantry_proto::runtime_ext::runtime_extensions_client::RuntimeExtensionsClient;
+use gantry_proto::runtime_ext::{OutOfMemory, WatchOutOfMemoryRequest};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
@@ -28,7 +28,7 @@ pub struct Cri {
     tokio: tokio::runtime::Runtime,
     runtime: RuntimeServiceClient<Channel>,
     image: ImageServiceClient<Channel>,
-    beyond: BeyondClient<Channel>,
+    runtime_ext: RuntimeExtensionsClient<Channel>,
 }
 
 impl Cri {
@@ -53,7 +53,7 @@ impl Cri {
             tokio,
             runtime: RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE),
             image: ImageServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE),
-            beyond: BeyondClient::new(channel),
+            runtime_ext: RuntimeExtensionsClient::new(channel),
         })
     }
 }
@@ -117,7 +117,7 @@ impl Cri {
     /// # Errors
     /// The runtime's.
     pub fn out_of_memory(&self) -> Result<Events<'_, OutOfMemory>, Status> {
-        let mut client = self.beyond.clone();
+        let mut client = self.runtime_ext.clone();
         let answer = self
             .tokio
             .block_on(async move { client.watch_out_of_memory(WatchOutOfMemoryRequest {}).await })?;

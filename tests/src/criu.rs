@@ -75,7 +75,7 @@ impl Fake {
     ///
     /// # Errors
     /// When it was not asked.
-    pub fn asked(&self) -> Result<Vec<String>> {
+    pub fn read_requests(&self) -> Result<Vec<String>> {
         let text = std::fs::read_to_string(self.folder.path().join("arguments")).context("it was not run")?;
         Ok(text.lines().map(str::to_owned).collect())
     }

@@ -56,14 +56,14 @@ pub fn fetch() -> Result<()> {
 pub fn nginx_image() -> Result<Image> {
     let scratch = tempfile::Builder::new().prefix("gantry-debian-").tempdir()?;
     let mut layers = vec![Layer::busybox()?];
-    let archives = closure::cached("nginx", &folder())?;
+    let archives = closure::list_cached("nginx", &folder())?;
     // Debian names a file NAME_VERSION_ARCH.deb.
     let (own, libraries): (Vec<_>, Vec<_>) = archives
         .into_iter()
         .partition(|path| NGINX.contains(&file_name(path).split('_').next().unwrap_or_default()));
     for (name, group) in [("libraries", libraries), ("nginx", own)] {
         ensure!(!group.is_empty(), "no package for the layer {name}");
-        layers.push(unpacked(&group, &scratch.path().join(name))?);
+        layers.push(unpack_layer(&group, &scratch.path().join(name))?);
     }
     layers.push(
         Layer::default()
@@ -103,7 +103,7 @@ pub fn fetch_closure(name: &str, packages: &[&str]) -> Result<()> {
 /// When it was not fetched.
 pub fn closure_layer(name: &str) -> Result<Layer> {
     let scratch = tempfile::Builder::new().prefix("gantry-debian-").tempdir()?;
-    unpacked(&closure::cached(name, &folder())?, scratch.path())
+    unpack_layer(&closure::list_cached(name, &folder())?, scratch.path())
 }
 
 /// What a machine with systemd is made of, without udev: its daemon would come and go while tests look for leaks.
@@ -124,7 +124,7 @@ pub fn systemd_tree(to: &Path) -> Result<()> {
         std::fs::create_dir_all(to.join("usr").join(name))?;
         std::os::unix::fs::symlink(format!("usr/{name}"), to.join(name))?;
     }
-    for archive in closure::cached("systemd", &folder())? {
+    for archive in closure::list_cached("systemd", &folder())? {
         let mut files = Command::new("dpkg-deb");
         let mut files = files.arg("--fsys-tarfile").arg(&archive).stdout(Stdio::piped()).spawn()?;
         let mut tar = Command::new("tar");
@@ -172,7 +172,7 @@ const CRIU: [&str; 19] = [
 /// As [`fetch`].
 pub fn criu_tree(to: &Path) -> Result<()> {
     closure::fetch_alone("criu", &CRIU, &folder())?;
-    extract(&closure::cached("criu", &folder())?, to)?;
+    extract(&closure::list_cached("criu", &folder())?, to)?;
     for name in ["usr/share", "usr/lib/python3"] {
         match std::fs::remove_dir_all(to.join(name)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
@@ -195,7 +195,7 @@ pub(crate) fn fetch_alone(name: &str, packages: &[&str]) -> Result<()> {
 /// # Errors
 /// When it was not fetched.
 pub(crate) fn archives(name: &str) -> Result<Vec<PathBuf>> {
-    closure::cached(name, &folder())
+    closure::list_cached(name, &folder())
 }
 
 /// Extracts archives into a folder.
@@ -220,7 +220,7 @@ pub(crate) fn extract(archives: &[PathBuf], to: &Path) -> Result<()> {
 /// # Errors
 /// When it was not fetched.
 pub fn nginx_packages() -> Result<Vec<PathBuf>> {
-    let mut files = closure::cached("nginx", &folder())?;
+    let mut files = closure::list_cached("nginx", &folder())?;
     files.push(folder().join("nginx.list"));
     Ok(files)
 }
@@ -236,7 +236,7 @@ fn file_name(path: &Path) -> String {
 }
 
 /// One layer of several packages.
-fn unpacked(archives: &[PathBuf], to: &Path) -> Result<Layer> {
+fn unpack_layer(archives: &[PathBuf], to: &Path) -> Result<Layer> {
     extract(archives, to)?;
     tree::layer(to)
 }

@@ -19,7 +19,7 @@ const LAYER_TYPE: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
 /// What one tar entry is.
 #[derive(Debug, Clone)]
-enum Content {
+enum EntryContent {
     Folder,
     File(Vec<u8>),
     HardLink(String),
@@ -33,7 +33,7 @@ struct Entry {
     uid: u64,
     gid: u64,
     xattrs: Vec<(String, Vec<u8>)>,
-    content: Content,
+    content: EntryContent,
 }
 
 /// The entries of one layer, in archive order.
@@ -43,7 +43,7 @@ pub struct Layer {
 }
 
 impl Layer {
-    fn push(mut self, path: &str, mode: u32, content: Content) -> Self {
+    fn push(mut self, path: &str, mode: u32, content: EntryContent) -> Self {
         self.entries.push(Entry { path: path.to_owned(), mode, uid: 0, gid: 0, xattrs: Vec::new(), content });
         self
     }
@@ -51,30 +51,30 @@ impl Layer {
     /// A folder.
     #[must_use]
     pub fn dir(self, path: &str, mode: u32) -> Self {
-        self.push(path, mode, Content::Folder)
+        self.push(path, mode, EntryContent::Folder)
     }
 
     /// A regular file.
     #[must_use]
     pub fn file(self, path: &str, mode: u32, bytes: impl Into<Vec<u8>>) -> Self {
-        self.push(path, mode, Content::File(bytes.into()))
+        self.push(path, mode, EntryContent::File(bytes.into()))
     }
 
     /// A hard link to an earlier entry.
     #[must_use]
     pub fn link(self, path: &str, target: &str) -> Self {
-        self.push(path, 0o755, Content::HardLink(target.to_owned()))
+        self.push(path, 0o755, EntryContent::HardLink(target.to_owned()))
     }
 
     /// A symbolic link.
     #[must_use]
     pub fn symlink(self, path: &str, target: &str) -> Self {
-        self.push(path, 0o777, Content::Symlink(target.to_owned()))
+        self.push(path, 0o777, EntryContent::Symlink(target.to_owned()))
     }
 
     /// Gives the last entry another owner.
     #[must_use]
-    pub fn owned(mut self, uid: u64, gid: u64) -> Self {
+    pub fn with_owner(mut self, uid: u64, gid: u64) -> Self {
         if let Some(last) = self.entries.last_mut() {
             (last.uid, last.gid) = (uid, gid);
         }
@@ -127,10 +127,10 @@ impl Layer {
             header.set_gid(entry.gid);
             header.set_mtime(MTIME);
             let (kind, size) = match &entry.content {
-                Content::Folder => (tar::EntryType::Directory, 0),
-                Content::File(bytes) => (tar::EntryType::Regular, bytes.len() as u64),
-                Content::HardLink(_) => (tar::EntryType::Link, 0),
-                Content::Symlink(_) => (tar::EntryType::Symlink, 0),
+                EntryContent::Folder => (tar::EntryType::Directory, 0),
+                EntryContent::File(bytes) => (tar::EntryType::Regular, bytes.len() as u64),
+                EntryContent::HardLink(_) => (tar::EntryType::Link, 0),
+                EntryContent::Symlink(_) => (tar::EntryType::Symlink, 0),
             };
             header.set_entry_type(kind);
             header.set_size(size);
@@ -143,9 +143,9 @@ impl Layer {
                 builder.append_pax_extensions(records).with_context(at)?;
             }
             match &entry.content {
-                Content::Folder => builder.append_data(&mut header, format!("{}/", entry.path), &[][..]),
-                Content::File(bytes) => builder.append_data(&mut header, &entry.path, bytes.as_slice()),
-                Content::HardLink(target) | Content::Symlink(target) => {
+                EntryContent::Folder => builder.append_data(&mut header, format!("{}/", entry.path), &[][..]),
+                EntryContent::File(bytes) => builder.append_data(&mut header, &entry.path, bytes.as_slice()),
+                EntryContent::HardLink(target) | EntryContent::Symlink(target) => {
                     builder.append_link(&mut header, &entry.path, target)
                 }
             }
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn config_names_the_digests_of_the_unpacked_layers() {
-        let layer = Layer::default().dir("etc", 0o755).file("etc/motd", 0o600, "hi").owned(7, 8);
+        let layer = Layer::default().dir("etc", 0o755).file("etc/motd", 0o600, "hi").with_owner(7, 8);
         let built = Image { layers: vec![layer], ..Image::default() }.build().unwrap();
         let mut tar = Vec::new();
         flate2::read::GzDecoder::new(built.layers[0].bytes.as_slice()).read_to_end(&mut tar).unwrap();

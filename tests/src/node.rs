@@ -338,7 +338,7 @@ impl Node {
     ///
     /// # Errors
     /// When it goes on.
-    pub fn ended(&mut self) -> Result<ExitStatus> {
+    pub fn wait_for_exit(&mut self) -> Result<ExitStatus> {
         let child = self.child.as_mut().context("the runtime does not run")?;
         let status = poll("the runtime to end", ENDS, || match child.try_wait() {
             Ok(Some(status)) => Ok(status),

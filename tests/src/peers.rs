@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::go;
 
 /// How one module's commands are built.
-struct Recipe {
+struct BuildSpec {
     /// Folder below `tests/go`.
     module: &'static str,
     cgo: bool,
@@ -25,8 +25,8 @@ const CONTAINERD: &str = "github.com/containerd/containerd/v2/cmd/containerd";
 const SHIM: &str = "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2";
 const CTR: &str = "github.com/containerd/containerd/v2/cmd/ctr";
 
-const RECIPES: [Recipe; 5] = [
-    Recipe {
+const RECIPES: [BuildSpec; 5] = [
+    BuildSpec {
         module: "peers",
         cgo: false,
         tags: "no_btrfs,no_devmapper,no_zfs",
@@ -34,14 +34,14 @@ const RECIPES: [Recipe; 5] = [
         packages: &[CONTAINERD, SHIM, CTR],
     },
     // nsenter is C, and the seccomp filter libseccomp's.
-    Recipe {
+    BuildSpec {
         module: "peers",
         cgo: true,
         tags: "seccomp",
         to: "",
         packages: &["github.com/opencontainers/runc"],
     },
-    Recipe {
+    BuildSpec {
         module: "peers",
         cgo: false,
         tags: "",
@@ -54,12 +54,12 @@ const RECIPES: [Recipe; 5] = [
             "github.com/containernetworking/plugins/plugins/meta/portmap",
         ],
     },
-    Recipe { module: "cri", cgo: false, tags: "", to: "", packages: &["."] },
-    Recipe { module: "tour", cgo: false, tags: "", to: "", packages: &["."] },
+    BuildSpec { module: "cri", cgo: false, tags: "", to: "", packages: &["."] },
+    BuildSpec { module: "tour", cgo: false, tags: "", to: "", packages: &["."] },
 ];
 
 /// What `kind load` does on a node, and the crictl that it does it with.
-const KIND: Recipe = Recipe {
+const KIND: BuildSpec = BuildSpec {
     module: "kind",
     cgo: false,
     tags: "",
@@ -68,8 +68,8 @@ const KIND: Recipe = Recipe {
 };
 
 /// kind itself; its name is the other one's.
-const KIND_CLI: Recipe =
-    Recipe { module: "kind", cgo: false, tags: "", to: "kind-cli", packages: &["sigs.k8s.io/kind"] };
+const KIND_CLI: BuildSpec =
+    BuildSpec { module: "kind", cgo: false, tags: "", to: "kind-cli", packages: &["sigs.k8s.io/kind"] };
 
 /// Built programs.
 #[derive(Debug, Clone)]
@@ -152,7 +152,7 @@ impl Programs {
         Ok(path)
     }
 
-    fn build_these(recipes: &[&Recipe]) -> Result<()> {
+    fn build_these(recipes: &[&BuildSpec]) -> Result<()> {
         let programs = Self::place();
         for recipe in recipes {
             let to = programs.folder.join(recipe.to);

@@ -24,7 +24,7 @@ pub const FAILPOINTS: &str = "with-failpoints";
 pub const SOURCES: &str = "GANTRY_SOURCES";
 
 /// Below the folder of programs: a folder `vN` for each protocol, the same programs with the monitor of then.
-pub const OLDER: &str = "older";
+pub const MONITOR_COMPAT: &str = "monitor-compat";
 
 const RUN_IT: &str = "run it through `cargo xtask test --tier kernel`";
 
@@ -95,7 +95,7 @@ pub fn cgroup_parent(steps: &[&str]) -> String {
 ///
 /// # Errors
 /// When it is not.
-pub fn end_given(steps: &[&str], folders: &[&PathBuf]) -> Result<()> {
+pub fn end_named_steps(steps: &[&str], folders: &[&PathBuf]) -> Result<()> {
     let names = (2..=steps.len()).rev().filter_map(|count| steps.get(..count));
     if with_systemd() {
         for folder in folders {

@@ -18,11 +18,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
-pub use image::{Made, SHAPES, Shape};
+pub use image::{ImageShape, PushedImage, SHAPES};
 use memory::Memory;
 pub use pack::Packing;
-pub use replay::{Step, replay};
-pub use shaper::Line;
+pub use replay::{ReplayStep, replay};
+pub use shaper::LinkLimits;
 pub use side::Pull;
 use side::{Peer, Side};
 
@@ -34,14 +34,14 @@ const IGZIP: &str = "igzip";
 
 /// What to measure.
 #[derive(Debug, Clone)]
-pub struct Wanted {
-    pub shapes: Vec<Shape>,
+pub struct PullBenchOptions {
+    pub shapes: Vec<ImageShape>,
     pub packings: Vec<Packing>,
     pub rounds: usize,
     /// What the node has read before is out of its memory.
     pub cold: bool,
     /// The network; None: loopback as it is.
-    pub line: Option<Line>,
+    pub line: Option<LinkLimits>,
     /// Optimisations each of which is left out once.
     pub disable: Vec<String>,
     /// Without the peers.
@@ -52,7 +52,7 @@ pub struct Wanted {
 
 /// One runtime's pulls of one image.
 #[derive(Debug, Clone, Serialize)]
-pub struct Row {
+pub struct PullSeries {
     pub side: String,
     /// In the order of the run.
     pub pulls: Vec<Pull>,
@@ -61,8 +61,8 @@ pub struct Row {
 /// One image by all.
 #[derive(Debug, Clone, Serialize)]
 pub struct Table {
-    pub image: Made,
-    pub rows: Vec<Row>,
+    pub image: PushedImage,
+    pub rows: Vec<PullSeries>,
 }
 
 /// Downloads what images and peers need, outside of the bench's namespaces.
@@ -79,7 +79,7 @@ pub fn fetch() -> Result<()> {
 struct Stage {
     registry: Registry,
     memory: Memory,
-    images: Vec<Made>,
+    images: Vec<PushedImage>,
     sides: Vec<Side>,
     /// Where the registry is found over the line, and by the node beside it.
     far: String,
@@ -91,13 +91,16 @@ struct Stage {
 ///
 /// # Errors
 /// When a program is missing, or a runtime fails a call.
-pub fn run(wanted: &Wanted, mut tell: impl FnMut(&Table)) -> Result<()> {
+pub fn run(wanted: &PullBenchOptions, mut tell: impl FnMut(&Table)) -> Result<()> {
     let stage = &Stage::new(wanted)?;
     let Stage { images, sides, far, .. } = stage;
     for image in images {
         let mut table = Table {
             image: image.clone(),
-            rows: sides.iter().map(|side| Row { side: side.name.clone(), pulls: Vec::new() }).collect(),
+            rows: sides
+                .iter()
+                .map(|side| PullSeries { side: side.name.clone(), pulls: Vec::new() })
+                .collect(),
         };
         for (at, _) in turns(wanted.rounds, sides.len()) {
             stage.prepare(&image.name, wanted.cold)?;
@@ -115,7 +118,7 @@ fn turns(rounds: usize, sides: usize) -> impl Iterator<Item = (usize, usize)> {
 }
 
 impl Stage {
-    fn new(wanted: &Wanted) -> Result<Self> {
+    fn new(wanted: &PullBenchOptions) -> Result<Self> {
         place::require_own_namespaces()?;
         ensure!(
             in_path("igzip").is_none() && in_path("unpigz").is_none(),
@@ -128,7 +131,7 @@ impl Stage {
         let mut images = Vec::new();
         for shape in &wanted.shapes {
             for packing in &wanted.packings {
-                images.push(image::made(*shape, *packing, &registry, &wanted.cache)?);
+                images.push(image::push_image(*shape, *packing, &registry, &wanted.cache)?);
             }
         }
         let near = registry.host();
@@ -155,7 +158,7 @@ impl Stage {
     }
 }
 
-fn sides(wanted: &Wanted, registry: &Registry, hosts: &[&str], igzip: &Path) -> Result<Vec<Side>> {
+fn sides(wanted: &PullBenchOptions, registry: &Registry, hosts: &[&str], igzip: &Path) -> Result<Vec<Side>> {
     let mut sides = vec![Side::gantry(&[])?];
     for name in &wanted.disable {
         sides.push(Side::gantry(std::slice::from_ref(name))?);

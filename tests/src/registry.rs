@@ -105,7 +105,7 @@ impl Registry {
     ///
     /// # Errors
     /// When no certificate can be made or the server does not come up in 20 s.
-    pub fn secured(&self) -> Result<Secured> {
+    pub fn serve_tls(&self) -> Result<Secured> {
         let folder = tempfile::Builder::new().prefix("gantry-registry-").tempdir()?;
         let signing = rcgen::KeyPair::generate()?;
         let mut params = rcgen::CertificateParams::new(vec![])?;
@@ -140,7 +140,7 @@ impl Registry {
     ///
     /// # Errors
     /// When the server does not come up in 20 s.
-    pub fn guarded(&self) -> Result<Guarded> {
+    pub fn serve_with_password(&self) -> Result<Guarded> {
         let folder = tempfile::Builder::new().prefix("gantry-registry-").tempdir()?;
         let passwords = folder.path().join("htpasswd");
         std::fs::write(&passwords, HTPASSWD)?;

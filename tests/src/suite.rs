@@ -100,7 +100,7 @@ fn basic() -> Result<Image> {
         .file("etc/passwd", 0o644, PASSWD)
         .dir("home", 0o755)
         .dir("home/web", 0o755)
-        .owned(1000, 1000)
+        .with_owner(1000, 1000)
         .dir("mnt", 0o755)
         .dir("work", 0o755)
         .file("gone", 0o644, "to be whited out\n")
@@ -124,7 +124,7 @@ fn other() -> Layer {
         .file("opaque/.wh..wh..opq", 0o644, "")
         .file("opaque/new", 0o644, "")
         .file("owned", 0o4711, "")
-        .owned(1000, 1234)
+        .with_owner(1000, 1234)
 }
 
 /// Runs the suite on a peer; its lines go to stdout. A check that is skipped there tells what the peer

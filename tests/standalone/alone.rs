@@ -18,7 +18,7 @@ fn gantry(words: &[&str]) -> Result<Output> {
     command.args(words).stdin(Stdio::null()).output().with_context(|| format!("run gantry {words:?}"))
 }
 
-fn said(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -27,7 +27,7 @@ fn a_login_and_a_pull_without_a_runtime_serve_the_next_one() -> Result<()> {
     place::require_own_namespaces()?;
     let registry = Registry::start()?;
     registry.push("demo/web", "v1", &web_image()?.build()?)?;
-    let guarded = registry.guarded()?;
+    let guarded = registry.serve_with_password()?;
     let roots = Roots::new()?;
     let scope = Scope { folders: Vec::new(), ..roots.scope() };
     let before = Snapshot::take(&scope)?;
@@ -43,10 +43,13 @@ fn a_login_and_a_pull_without_a_runtime_serve_the_next_one() -> Result<()> {
     let login =
         |password: &str| gantry(&["login", &*host, "-u", Guarded::USER, "-p", password, &*auth, &*hosts]);
     let refused = login("wrong")?;
-    ensure!(!refused.status.success() && said(&refused).contains("refuses this user name"), "{refused:?}");
+    ensure!(
+        !refused.status.success() && output_text(&refused).contains("refuses this user name"),
+        "{refused:?}"
+    );
     ensure!(!roots.path("config.json").exists(), "a login that was refused is kept");
     let pulled = on_store(&["pull", &*image])?;
-    ensure!(!pulled.status.success() && said(&pulled).contains("access denied"), "{pulled:?}");
+    ensure!(!pulled.status.success() && output_text(&pulled).contains("access denied"), "{pulled:?}");
     let accepted = login(Guarded::PASSWORD)?;
     ensure!(accepted.status.success() && accepted.stdout == b"Login Succeeded\n", "{accepted:?}");
     let pulled = on_store(&["pull", &*image])?;
@@ -68,7 +71,7 @@ fn a_login_and_a_pull_without_a_runtime_serve_the_next_one() -> Result<()> {
     // The runtime holds the store, and its agent is somewhere else.
     let words: Vec<&str> = std::iter::once("images").chain(lost.iter().map(String::as_str)).collect();
     let refused = gantry(&words)?;
-    ensure!(!refused.status.success() && said(&refused).contains(", but one holds "), "{refused:?}");
+    ensure!(!refused.status.success() && output_text(&refused).contains(", but one holds "), "{refused:?}");
     run.gantry_ok("stop", &["web"])?;
     run.await_end()?;
     drop(run);

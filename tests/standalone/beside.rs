@@ -28,7 +28,7 @@ fn second(roots: &Roots, file: &Path) -> Result<Output> {
     run_command(roots, file)?.output().context("run gantry run")
 }
 
-fn said(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
@@ -54,7 +54,7 @@ fn a_second_run_adds_its_pods_to_the_first() -> Result<()> {
     let path = file.to_string_lossy().into_owned();
     std::fs::write(&file, manifest(&image, "second", "two"))?;
     let output = second(run.roots(), &file)?;
-    ensure!(output.status.success(), "{}", said(&output));
+    ensure!(output.status.success(), "{}", output_text(&output));
     assert_eq!(String::from_utf8_lossy(&output.stdout), "configmap/second created\npod/second created\n");
     await_word(&run, "second", "two")?;
     let output = second(run.roots(), &file)?;
@@ -63,7 +63,11 @@ fn a_second_run_adds_its_pods_to_the_first() -> Result<()> {
     // Another description: only `apply` replaces what runs.
     std::fs::write(&file, manifest(&image, "second", "three"))?;
     let output = second(run.roots(), &file)?;
-    ensure!(!output.status.success() && said(&output).contains("gantry apply -f"), "{}", said(&output));
+    ensure!(
+        !output.status.success() && output_text(&output).contains("gantry apply -f"),
+        "{}",
+        output_text(&output)
+    );
     let text = run.gantry_ok("apply", &["-f", &path])?;
     assert_eq!(text, "configmap/second configured\npod/second configured\n");
     await_word(&run, "second", "three")?;

@@ -59,7 +59,7 @@ fn container(pod: &Value) -> &Value {
 }
 
 /// IDs of the containers that have started, by their pods' names.
-pub(crate) fn started(pods: &[Value]) -> BTreeMap<String, String> {
+pub(crate) fn container_ids(pods: &[Value]) -> BTreeMap<String, String> {
     let runs = pods.iter().filter(|pod| container(pod)["state"] == "running");
     runs.map(|pod| (text(&pod["name"]), text(&container(pod)["id"]))).collect()
 }
@@ -83,7 +83,7 @@ pub(crate) fn assert_all_ready(
     })?;
     let addresses: BTreeSet<String> = pods.iter().map(|pod| text(&pod["ip"])).collect();
     ensure!(addresses.len() == count && !addresses.contains(""), "addresses: {addresses:?}");
-    let now = started(&pods);
+    let now = container_ids(&pods);
     for (name, id) in before {
         ensure!(now.get(name) == Some(id), "the container of {name} was {id}, is {:?}", now.get(name));
     }
@@ -98,7 +98,7 @@ fn assert_no_twins(node: &Node, run: &Foreground) -> Result<()> {
     let pods = run.pods()?;
     let inits = pods.iter().filter_map(|pod| pod["initContainers"].as_array()).flatten();
     let known: BTreeSet<String> =
-        started(&pods).into_values().chain(inits.map(|init| text(&init["id"]))).collect();
+        container_ids(&pods).into_values().chain(inits.map(|init| text(&init["id"]))).collect();
     let list = node.cri().list_containers(cri::ListContainersRequest::default()).context("ListContainers")?;
     for container in list.containers {
         let status = gantry_tests::pod::container_status(node, &container.id)?;
@@ -126,7 +126,7 @@ fn fleet(midway: impl FnOnce(&mut Node, &mut Foreground) -> Result<()>) -> Resul
     })?;
     ensure!(ready(&seen) < PODS, "all were ready before anything could be killed");
     midway(&mut node, &mut run)?;
-    assert_all_ready(&mut run, PODS, &started(&seen))?;
+    assert_all_ready(&mut run, PODS, &container_ids(&seen))?;
     assert_no_twins(&node, &run)?;
     run.interrupt()?;
     let status = run.await_end()?;
@@ -164,7 +164,7 @@ fn a_gantry_run_killed_whole_adopts_its_pods_when_it_is_started_again() -> Resul
     let files = manifests(&roots, &image, 5)?;
     let mut run = Standalone::start_files(roots, &files, &[])?;
     assert_all_ready(&mut run, 5, &BTreeMap::new())?;
-    let seen = started(&run.pods()?);
+    let seen = container_ids(&run.pods()?);
     assert_eq!(seen.len(), 5);
     run.kill()?;
     run.start_again()?;

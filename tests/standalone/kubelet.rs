@@ -29,9 +29,9 @@ struct Kubelet {
 }
 
 /// The mount that a kubelet makes of its root, and leaves for the next one.
-struct Shared<'a>(&'a Roots);
+struct SharedRootMount<'a>(&'a Roots);
 
-impl Shared<'_> {
+impl SharedRootMount<'_> {
     fn is_there(&self) -> Result<bool> {
         let root = self.0.path("kubelet").canonicalize()?.display().to_string();
         let table = std::fs::read_to_string("/proc/self/mountinfo")?;
@@ -40,14 +40,14 @@ impl Shared<'_> {
     }
 }
 
-impl Drop for Shared<'_> {
+impl Drop for SharedRootMount<'_> {
     fn drop(&mut self) {
         // A kubelet that did not get so far made none.
         let _ = rustix::mount::unmount(self.0.path("kubelet"), rustix::mount::UnmountFlags::DETACH);
     }
 }
 
-fn named(roots: &Roots) -> Result<PathBuf> {
+fn link_as_kubelet(roots: &Roots) -> Result<PathBuf> {
     let path = roots.path("kubelet-program");
     std::fs::create_dir_all(&path)?;
     let path = path.join("kubelet");
@@ -61,7 +61,7 @@ impl Kubelet {
     fn start(roots: &Roots, flags: &[String], variables: &[(&str, &str)]) -> Result<Self> {
         let log = roots.path("kubelet.log");
         let file = OpenOptions::new().create(true).append(true).open(&log)?;
-        let child = Command::new(named(roots)?)
+        let child = Command::new(link_as_kubelet(roots)?)
             .args(flags)
             .envs(variables.iter().copied())
             .stdin(Stdio::null())
@@ -99,7 +99,7 @@ impl Drop for Kubelet {
 }
 
 fn output(roots: &Roots, words: &[&str]) -> Result<Output> {
-    Command::new(named(roots)?).args(words).output().context("run the kubelet")
+    Command::new(link_as_kubelet(roots)?).args(words).output().context("run the kubelet")
 }
 
 /// The whole answer.
@@ -235,7 +235,7 @@ fn a_kubelet_runs_static_pods_without_an_api_server() -> Result<()> {
     let node = Node::start()?;
     let roots = node.roots();
     let before = Snapshot::take(&Scope { folders: Vec::new(), ..roots.scope() })?;
-    let shared = Shared(roots);
+    let shared = SharedRootMount(roots);
     let flags = flags(roots, "")?;
     let systemd = roots.path("notify");
     let notify = UnixDatagram::bind(&systemd)?;
@@ -306,7 +306,7 @@ fn a_second_kubelet_takes_the_lock_file_and_the_first_ends() -> Result<()> {
     place::require_own_namespaces()?;
     let node = Node::start()?;
     let roots = node.roots();
-    let _shared = Shared(roots);
+    let _shared = SharedRootMount(roots);
     let mut flags = flags(roots, "")?;
     flags.push(format!("--lock-file={}", roots.path("lock").display()));
     flags.push("--exit-on-lock-contention".to_owned());
@@ -376,7 +376,7 @@ fn a_kubelet_whose_server_cannot_be_ends_with_1() -> Result<()> {
     place::require_own_namespaces()?;
     let node = Node::start()?;
     let roots = node.roots();
-    let _shared = Shared(roots);
+    let _shared = SharedRootMount(roots);
     let at = |name: &str| roots.path(name).display().to_string();
     let missing =
         format!("authentication: {{x509: {{clientCAFile: {}}}, webhook: {{enabled: false}}}}\n", at("no-ca"));

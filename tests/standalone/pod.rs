@@ -32,7 +32,7 @@ fn await_ps(run: &Standalone, words: &[&str]) -> Result<serde_json::Value> {
 
 /// How much of the time from `seen` to `ready` some stage covers, in percent. A share, not a time: a
 /// busy machine makes the stages longer, and the agent's own with them.
-fn explained(timeline: &str) -> Result<i64> {
+fn explained_share(timeline: &str) -> Result<i64> {
     let spans: Vec<serde_json::Value> = serde_json::from_str(timeline)?;
     let at = |name: &str| {
         let span = spans.iter().find(|span| span["name"] == name);
@@ -76,7 +76,7 @@ fn a_pod_from_a_file_runs_shows_and_stops() -> Result<()> {
     for stage in ["image", "sandbox", "container"] {
         assert!(timeline.contains(stage), "{stage} is not in\n{timeline}");
     }
-    let share = explained(&run.gantry_ok("timeline", &["web", "--json"])?)?;
+    let share = explained_share(&run.gantry_ok("timeline", &["web", "--json"])?)?;
     assert!(share >= 95, "{share} % of the start are explained by\n{timeline}");
     let stopped = run.gantry_ok("stop", &["web"])?;
     assert!(stopped.contains("web: exit code 0 (Completed)"), "{stopped}");

@@ -9,7 +9,7 @@ use gantry_proto::cri::PodSandboxState;
 use gantry_tests::node::{Node, Roots};
 use gantry_tests::ready::{Ready, ready};
 use gantry_tests::standalone::Foreground;
-use gantry_tests::{power, proc};
+use gantry_tests::{fake_reboot, proc};
 use serde_json::Value;
 
 /// Each with its restart policy and what it runs.
@@ -75,10 +75,10 @@ fn finished_never_pods_are_not_run_again_after_a_reboot() -> Result<()> {
     let stray = node.root().join("layers/strayabcdefghijklmnopqrstu");
     std::fs::create_dir(&stray)?;
 
-    let flag = power::cycle(node.roots(), "another boot")?;
+    let flag = fake_reboot::cycle(node.roots(), "another boot")?;
     node.restart_with(&[flag])?;
     ensure!(!stray.exists(), "{} is still there", stray.display());
-    ensure!(power::leases(node.roots())?.is_empty(), "a lease of the old boot");
+    ensure!(fake_reboot::leases(node.roots())?.is_empty(), "a lease of the old boot");
     let sandboxes = node.cri().list_pod_sandbox(cri::ListPodSandboxRequest::default())?.items;
     ensure!(sandboxes.len() >= 3, "{sandboxes:?}");
     for sandbox in &sandboxes {
@@ -101,12 +101,12 @@ fn finished_never_pods_are_not_run_again_after_a_reboot() -> Result<()> {
         ensure!(containers_of(&node, name)? == [id], "{name} has a twin");
     }
     ensure!(container(now["keeps"]).0 != container(old["keeps"]).0, "{}", now["keeps"]);
-    ensure!(power::leases(node.roots())?.len() == 1, "{:?}", power::leases(node.roots())?);
+    ensure!(fake_reboot::leases(node.roots())?.len() == 1, "{:?}", fake_reboot::leases(node.roots())?);
 
     run.interrupt()?;
     // Pods of its have failed.
     ensure!(run.await_end()?.code() == Some(1), "{}", run.stderr());
     drop(run);
-    ensure!(power::leases(node.roots())?.is_empty(), "{:?}", power::leases(node.roots())?);
+    ensure!(fake_reboot::leases(node.roots())?.is_empty(), "{:?}", fake_reboot::leases(node.roots())?);
     node.assert_clean(&before)
 }

@@ -92,7 +92,7 @@ fn exec(run: &Standalone) -> Result<()> {
         if pty.keys(CTRL_D).is_err() {
             return Err(pty.text());
         }
-        pty.ended().ok_or_else(|| pty.text())
+        pty.try_exit_status().ok_or_else(|| pty.text())
     })?;
     ensure!(status.code() == Some(7), "{status}: {}", pty.text());
     ensure!(pty.is_cooked()?, "the terminal stays raw");

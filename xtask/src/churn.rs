@@ -5,7 +5,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use gantry_tests::churn::{self, Wanted};
+use gantry_tests::churn::{self, ChurnOptions};
 use gantry_tests::place;
 
 use crate::cell::Cell;
@@ -55,6 +55,6 @@ pub(crate) fn outside(asked: &Asked) -> Result<()> {
 /// The churn itself.
 pub(crate) fn inside(asked: &Asked) -> Result<()> {
     let seed = asked.seed.context("no seed")?;
-    let wanted = Wanted { time: Duration::from_secs(asked.minutes * 60), seed };
+    let wanted = ChurnOptions { time: Duration::from_secs(asked.minutes * 60), seed };
     churn::run(&wanted, |line| println!("{line}"))
 }

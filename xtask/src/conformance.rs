@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use gantry_tests::cluster::{images, place, programs};
+use gantry_tests::cluster::{images, isolation, programs};
 use gantry_tests::place::BIN_DIR;
 
 pub(crate) use self::call::{Called, inside};
@@ -122,7 +122,7 @@ fn once(
     };
     choice.write(folder)?;
     let cell = Cell::new()?;
-    let [unshare, init @ ..] = place::INIT;
+    let [unshare, init @ ..] = isolation::INIT;
     let mut command = cell.command(Path::new(unshare))?;
     command.args(init).arg(std::env::current_exe().context("find this program")?).arg("conformance-inside");
     command.args(called.words()).env(BIN_DIR, own);

@@ -22,11 +22,11 @@ pub(crate) const MODULES_IN: &str = "kernel";
 pub(crate) const PEER: [Target; 1] = [("gantry-tests", "peer")];
 pub(crate) const STANDALONE: [Target; 1] = [("gantry-tests", "standalone")];
 pub(crate) const CLUSTER: [Target; 1] = [("gantry-tests", "cluster")];
-pub(crate) const ENDURE: [Target; 1] = [("gantry-tests", "endure")];
+pub(crate) const DISRUPTION: [Target; 1] = [("gantry-tests", "disruption")];
 pub(crate) const JOIN: [Target; 1] = [("gantry-tests", "join")];
 pub(crate) const FAILPOINTS: [Target; 1] = [("gantry-tests", "failpoints")];
 pub(crate) const FAULTS: [Target; 1] = [("gantry-tests", "faults")];
-pub(crate) const OLDER: [Target; 1] = [("gantry-tests", "older")];
+pub(crate) const MONITOR_COMPAT: [Target; 1] = [("gantry-tests", "monitor_compat")];
 pub(crate) const REBOOT: [Target; 1] = [("gantry-tests", "reboot")];
 
 /// A built test binary.
@@ -81,8 +81,8 @@ pub(crate) fn words(name: &str, path: &Path, filter: Option<&str>) -> Vec<OsStri
             ["unshare", "--mount", "--net", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"];
         words.extend(own_network.map(OsString::from));
     }
-    if matches!(name, "cluster" | "endure" | "join") {
-        words.extend(gantry_tests::cluster::place::INIT.map(OsString::from));
+    if matches!(name, "cluster" | "disruption" | "join") {
+        words.extend(gantry_tests::cluster::isolation::INIT.map(OsString::from));
     }
     words.push(path.into());
     words.extend(libtest_args(filter).into_iter().map(OsString::from));

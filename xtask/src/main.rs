@@ -21,7 +21,7 @@ mod join_vm;
 mod kernel;
 mod kind;
 mod leakcheck;
-mod older;
+mod monitor_compat;
 mod pace;
 mod sh;
 mod summary;

@@ -11,7 +11,9 @@ use clap::ValueEnum;
 
 use crate::summary::{self, Counts};
 use crate::vm::Machine;
-use crate::{build, churn, clean_room, conformance, demo, dist, flaky, fuzz, join_vm, kernel, older, sh, vm};
+use crate::{
+    build, churn, clean_room, conformance, demo, dist, flaky, fuzz, join_vm, kernel, monitor_compat, sh, vm,
+};
 
 /// A tier: what it needs grows from one to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -37,7 +39,7 @@ pub(crate) enum Tier {
     /// kubectl's everyday work on a real control plane, with containerd; only with --full or by name
     Cluster,
     /// Minutes in which a cluster's kubelet or API server goes and comes back under its pods; only with --full or by name
-    Endure,
+    Disruption,
     /// `gantry join` and `gantry leave` with the real kubeadm; only with --full or by name
     Join,
     /// An emulated machine joins a kind cluster by the package and leaves it without a trace; only with --full or by name
@@ -51,7 +53,7 @@ pub(crate) enum Tier {
     /// The CRI tier's suite on containerd; only with --full or by name
     Peer,
     /// Pods whose monitor speaks an earlier protocol; only with --full or by name
-    Older,
+    MonitorCompat,
     /// Five minutes of pods, kills and calls given up; only with --full or by name
     Churn,
     /// The CRI tier in the small VM; only with --full or by name
@@ -96,10 +98,10 @@ impl Tier {
             Tier::Demo => 30,
             Tier::Smoke => 110,
             Tier::Faults => 300,
-            Tier::Older => 120,
+            Tier::MonitorCompat => 120,
             Tier::Churn => 420,
             Tier::Cluster => 420,
-            Tier::Endure => 1800,
+            Tier::Disruption => 1800,
             Tier::Join => 120,
             Tier::JoinVm => 1500,
             Tier::Kind => 240,
@@ -137,7 +139,9 @@ impl Tier {
             }
             Tier::Failpoints => kernel::on_host(&kernel::FAILPOINTS, &failpoints_with_go()?, filter),
             Tier::Faults => kernel::on_host(&kernel::FAULTS, &build::with_failpoints()?, filter),
-            Tier::Older => kernel::on_host(&kernel::OLDER, &older::programs()?, filter),
+            Tier::MonitorCompat => {
+                kernel::on_host(&kernel::MONITOR_COMPAT, &monitor_compat::programs()?, filter)
+            }
             Tier::Churn => Ok(Counts::check("churn", churn::outside(&churn::Asked::short()))),
             Tier::Standalone => {
                 gantry_tests::debian::fetch()?;
@@ -150,7 +154,9 @@ impl Tier {
                 kernel::on_host(&kernel::CLUSTER, &crate::cluster::prepare(false)?, filter.or(Some("smoke")))
             }
             Tier::Cluster => kernel::on_host(&kernel::CLUSTER, &crate::cluster::prepare(false)?, filter),
-            Tier::Endure => kernel::on_host(&kernel::ENDURE, &crate::cluster::prepare(false)?, filter),
+            Tier::Disruption => {
+                kernel::on_host(&kernel::DISRUPTION, &crate::cluster::prepare(false)?, filter)
+            }
             Tier::Join => {
                 let programs = crate::cluster::prepare(false)?;
                 gantry_tests::cluster::programs::build(&[gantry_tests::cluster::programs::Set::Kubeadm])?;
@@ -272,18 +278,18 @@ fn with_go() -> Result<std::path::PathBuf> {
 /// Clippy's `allow-unwrap-in-tests` knows functions marked as tests only; these programs are tests
 /// as a whole, their helpers too.
 const KERNEL_CLIPPY: &str = "clippy --package gantry-tests --package gantry-cni --features gantry-tests/containerd \
-    --test kernel --test netlink --test cri --test cni --test peer --test standalone --test cluster --test endure --test join --test reboot --test failpoints --test faults --test older -- \
+    --test kernel --test netlink --test cri --test cni --test peer --test standalone --test cluster --test disruption --test join --test reboot --test failpoints --test faults --test monitor_compat -- \
     --deny warnings --allow clippy::unwrap_used --allow clippy::panic --allow clippy::needless_pass_by_value";
 
 /// What takes longer than CI has.
 const LONG: [Tier; 17] = [
     Tier::CleanRoom,
     Tier::Faults,
-    Tier::Older,
+    Tier::MonitorCompat,
     Tier::Peer,
     Tier::Cluster,
     Tier::Conformance,
-    Tier::Endure,
+    Tier::Disruption,
     Tier::Join,
     Tier::JoinVm,
     Tier::Kind,

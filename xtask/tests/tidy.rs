@@ -25,7 +25,7 @@ const CRATES: [&str; 11] =
 /// Files that decide and do nothing else: everything they know comes in as an argument.
 const PURE: &[&str] = &[
     "agent/kubeclient/src/backoff.rs",
-    "agent/kubeclient/src/strategic.rs",
+    "agent/kubeclient/src/strategic_merge.rs",
     "agent/metrics/src/text.rs",
     "agent/model/src/admitted.rs",
     "agent/model/src/cgroup.rs",
@@ -53,9 +53,9 @@ const PURE: &[&str] = &[
     "agent/src/admission/labels.rs",
     "agent/src/admission/sysctls.rs",
     "agent/src/api/node_selector.rs",
-    "agent/src/beyond/containerd/layers.rs",
-    "agent/src/beyond/ooms.rs",
-    "agent/src/beyond/pulls/progress.rs",
+    "agent/src/runtime_ext/containerd/layers.rs",
+    "agent/src/runtime_ext/oom_counts.rs",
+    "agent/src/runtime_ext/pulls/progress.rs",
     "agent/src/config/defaults.rs",
     "agent/src/config/fields.rs",
     "agent/src/config/flag.rs",
@@ -93,9 +93,9 @@ const PURE: &[&str] = &[
     "agent/src/pod/configure/env_file.rs",
     "agent/src/pod/configure/services.rs",
     "agent/src/pod/configure/user.rs",
-    "agent/src/pod/history.rs",
-    "agent/src/pod/history/hooks.rs",
-    "agent/src/pod/history/outcome.rs",
+    "agent/src/pod/worker_state.rs",
+    "agent/src/pod/worker_state/hooks.rs",
+    "agent/src/pod/worker_state/outcome.rs",
     "agent/src/pod/last.rs",
     "agent/src/pod/phase.rs",
     "agent/src/pod/phase/column.rs",
@@ -107,10 +107,10 @@ const PURE: &[&str] = &[
     "agent/src/pod/plan/ended.rs",
     "agent/src/pod/plan/init.rs",
     "agent/src/pod/plan/probes.rs",
-    "agent/src/pod/plan/reset.rs",
+    "agent/src/pod/plan/restart_all.rs",
     "agent/src/pod/plan/sandbox.rs",
     "agent/src/pod/plan/stop.rs",
-    "agent/src/pod/plan/words.rs",
+    "agent/src/pod/plan/termination_message.rs",
     "agent/src/pod/probing.rs",
     "agent/src/pod/restart.rs",
     "agent/src/pod/status.rs",
@@ -128,10 +128,10 @@ const PURE: &[&str] = &[
     "agent/src/static_pods/choice.rs",
     "agent/src/static_pods/describe.rs",
     "agent/src/static_pods/rules.rs",
-    "agent/src/status/form.rs",
-    "agent/src/status/form/amounts.rs",
-    "agent/src/status/form/conditions.rs",
-    "agent/src/status/form/containers.rs",
+    "agent/src/status/convert.rs",
+    "agent/src/status/convert/amounts.rs",
+    "agent/src/status/convert/conditions.rs",
+    "agent/src/status/convert/containers.rs",
     "agent/src/status/merge.rs",
     "agent/src/timeline/chart.rs",
     "agent/src/timeline/compare.rs",
@@ -421,7 +421,7 @@ fn the_agent_knows_protobuf_in_its_edges_alone() {
         "agent/src/operator",
         "agent/src/probe/grpc.rs",
         "agent/src/server/cri",
-        "agent/src/beyond/gantry.rs",
+        "agent/src/runtime_ext/gantry.rs",
     ];
     let mut offenders = Vec::new();
     for (name, text) in sources() {
@@ -429,13 +429,13 @@ fn the_agent_knows_protobuf_in_its_edges_alone() {
         let inside = name.starts_with("agent/");
         let outside_of = |edges: &[&str]| inside && !edges.iter().any(|edge| name.starts_with(edge));
         if (outside_of(&allowed) && names("gantry_proto"))
-            || (outside_of(&["agent/src/beyond/containerd"]) && names("containerd_client"))
+            || (outside_of(&["agent/src/runtime_ext/containerd"]) && names("containerd_client"))
         {
             offenders.push(name);
         }
     }
     assert_none(
-        "wire types stay in agent/src/runtime/cri, agent/src/server/cri, agent/src/operator, agent/src/beyond and the gRPC probe",
+        "wire types stay in agent/src/runtime/cri, agent/src/server/cri, agent/src/operator, agent/src/runtime_ext and the gRPC probe",
         &offenders,
     );
 }

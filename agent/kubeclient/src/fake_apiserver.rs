@@ -18,7 +18,7 @@ use store::Store;
 
 /// One request, as it came.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Asked {
+pub struct RecordedRequest {
     /// GET, PATCH …
     pub method: String,
     /// Without the query.
@@ -31,7 +31,7 @@ pub struct Asked {
 
 /// What goes wrong.
 #[derive(Debug, Clone)]
-pub struct Fault {
+pub struct InjectedFault {
     /// GET, PATCH …; any when empty.
     pub method: String,
     /// Found in the path.
@@ -69,8 +69,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Inner {
     store: Store,
-    asked: Vec<Asked>,
-    faults: Vec<Fault>,
+    asked: Vec<RecordedRequest>,
+    faults: Vec<InjectedFault>,
     down: bool,
     /// Watches that began before the last cut end.
     cuts: u64,
@@ -148,12 +148,12 @@ impl FakeApiServer {
 
     /// Everything asked since the last call.
     #[must_use]
-    pub fn asked(&self) -> Vec<Asked> {
+    pub fn requests(&self) -> Vec<RecordedRequest> {
         std::mem::take(&mut self.shared.lock().asked)
     }
 
     /// Lets something go wrong.
-    pub fn fault(&self, fault: Fault) {
+    pub fn fault(&self, fault: InjectedFault) {
         self.shared.lock().faults.push(fault);
     }
 

@@ -6,5 +6,5 @@ pub mod backoff;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake_apiserver;
 pub mod identity;
-pub mod reflect;
-pub mod strategic;
+pub mod reflector;
+pub mod strategic_merge;

@@ -224,12 +224,12 @@ impl<const N: usize> Family for Histogram<N> {
 
 /// A number that somebody knows at any time: asked for when it is written. Not there before it is
 /// known whom to ask.
-pub struct Asked {
+pub struct GaugeFunc {
     head: Head<0>,
     whom: OnceLock<Box<dyn Fn() -> f64 + Send + Sync>>,
 }
 
-impl Asked {
+impl GaugeFunc {
     /// Whom to ask; the first one stays.
     pub fn of(&self, whom: impl Fn() -> f64 + Send + Sync + 'static) {
         // One that came later would have to be told apart by a label.
@@ -243,13 +243,13 @@ impl Asked {
     }
 }
 
-impl std::fmt::Debug for Asked {
+impl std::fmt::Debug for GaugeFunc {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Asked").field("head", &self.head).finish_non_exhaustive()
+        f.debug_struct("GaugeFunc").field("head", &self.head).finish_non_exhaustive()
     }
 }
 
-impl Family for Asked {
+impl Family for GaugeFunc {
     type Labels = [&'static str; 0];
 
     fn make(name: &'static str, help: &'static str, labels: Self::Labels) -> Self {
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_number_is_asked_for_when_it_is_written() {
-        let asked = Asked::make("t", "T", []);
+        let asked = GaugeFunc::make("t", "T", []);
         assert_eq!(written(&asked), "", "nobody knows it");
         asked.of(|| f64::INFINITY);
         assert_eq!(written(&asked), "# HELP t T\n# TYPE t gauge\nt +Inf\n");

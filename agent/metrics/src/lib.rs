@@ -9,7 +9,7 @@ mod ledger;
 pub mod process;
 pub mod text;
 
-pub use family::{Asked, Counter, Gauge, Histogram};
+pub use family::{Counter, Gauge, GaugeFunc, Histogram};
 use family::{Family, exponential};
 use text::Text;
 
@@ -179,9 +179,9 @@ Metrics {
     terminated_containers: Counter<3> = "kubelet_terminated_containers_total", ["container_type", "exit_code", "reason"], "[ALPHA] Containers that ended.";
     volume_metric_duration: Histogram<1> = "kubelet_volume_metric_collection_duration_seconds", (["metric_source"], usual()), "[ALPHA] Seconds to measure a volume.";
     working_pods: Gauge<3> = "kubelet_working_pods", ["lifecycle", "config", "static"], "[ALPHA] Pods that have a worker, by where they are in life.";
-    certificate_manager_client_expiration: Asked = "kubelet_certificate_manager_client_ttl_seconds", [], "[ALPHA] Seconds until the client certificate ends.";
+    certificate_manager_client_expiration: GaugeFunc = "kubelet_certificate_manager_client_ttl_seconds", [], "[ALPHA] Seconds until the client certificate ends.";
     certificate_manager_client_errors: Counter = "kubelet_certificate_manager_client_expiration_renew_errors", [], "[ALPHA] Failed renewals of the client certificate.";
-    certificate_manager_server_expiration: Asked = "kubelet_certificate_manager_server_ttl_seconds", [], "[ALPHA] Seconds until the serving certificate ends.";
+    certificate_manager_server_expiration: GaugeFunc = "kubelet_certificate_manager_server_ttl_seconds", [], "[ALPHA] Seconds until the serving certificate ends.";
     certificate_manager_server_age: Histogram = "kubelet_certificate_manager_server_rotation_seconds", ([], of_a_certificate()), "[ALPHA] Age of the serving certificate when it was replaced.";
     server_expiration_errors: Counter = "kubelet_server_expiration_renew_errors", [], "[ALPHA] Failed renewals of the serving certificate.";
     rest_client_requests: Counter<3> = "rest_client_requests_total", ["code", "method", "host"], "[ALPHA] Requests to the API server.";

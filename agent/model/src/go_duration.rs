@@ -69,7 +69,7 @@ impl Span {
             let Some((_, nanos)) = UNITS.iter().find(|(name, _)| *name == unit) else {
                 return Err(format!("time: unknown unit {unit:?} in duration {text:?}"));
             };
-            sum += scaled(figure, *nanos).ok_or_else(invalid)?;
+            sum += scale_figure(figure, *nanos).ok_or_else(invalid)?;
             if sum > i128::from(i64::MAX) {
                 return Err(invalid());
             }
@@ -80,7 +80,7 @@ impl Span {
 }
 
 /// Digits after the point beyond what counts are cut off, as Go does.
-fn scaled(figure: &str, nanos: i64) -> Option<i128> {
+fn scale_figure(figure: &str, nanos: i64) -> Option<i128> {
     let (whole, part) = figure.split_once('.').unwrap_or((figure, ""));
     let whole: i128 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
     let mut sum = whole.checked_mul(i128::from(nanos))?;

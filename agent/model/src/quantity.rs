@@ -61,13 +61,13 @@ pub fn in_go(text: &str) -> &'static str {
 #[must_use]
 pub fn binary(value: i64) -> String {
     let suffixes = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
-    if value.unsigned_abs() < 1024 { plain(value) } else { divided(value, 1024, &suffixes) }
+    if value.unsigned_abs() < 1024 { plain(value) } else { format_divided(value, 1024, &suffixes) }
 }
 
 /// A plain number as Go prints it: the largest decimal suffix that divides it.
 #[must_use]
 pub fn plain(value: i64) -> String {
-    divided(value, 1000, &["", "k", "M", "G", "T", "P", "E"])
+    format_divided(value, 1000, &["", "k", "M", "G", "T", "P", "E"])
 }
 
 /// As Go prints it in the form, binary, decimal or with an exponent, that another one was written in.
@@ -76,14 +76,14 @@ pub fn like(value: i64, written: &str) -> String {
     let exponent = written.split_once(['e', 'E']).is_some_and(|(_, digits)| !digits.is_empty());
     match () {
         () if written.ends_with('i') => binary(value),
-        () if exponent => divided(value, 1000, &["", "e3", "e6", "e9", "e12", "e15", "e18"]),
+        () if exponent => format_divided(value, 1000, &["", "e3", "e6", "e9", "e12", "e15", "e18"]),
         () => plain(value),
     }
 }
 
 /// By the largest suffix that divides it; the first suffix is that of `value` itself.
 #[must_use]
-pub fn divided(value: i64, by: i64, suffixes: &[&str]) -> String {
+pub fn format_divided(value: i64, by: i64, suffixes: &[&str]) -> String {
     let (mut rest, mut step) = (value, 0);
     while rest != 0 && rest % by == 0 && step + 1 < suffixes.len() {
         rest /= by;

@@ -91,7 +91,7 @@ pub fn in_role(name: &str, role: Role) -> Container {
 
 /// The pod with this policy, and all its containers but the sidecars, too.
 #[must_use]
-pub fn restarted(policy: RestartPolicy, mut pod: Pod) -> Pod {
+pub fn with_restart_policy(policy: RestartPolicy, mut pod: Pod) -> Pod {
     pod.restart_policy = policy;
     for container in pod.init_containers.iter_mut().chain(&mut pod.containers) {
         container.restart_policy =

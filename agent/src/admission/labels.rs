@@ -55,7 +55,7 @@ fn matches(of: &Match, values: &BTreeMap<String, String>) -> bool {
 }
 
 /// A node looks at NoExecute only.
-pub(super) fn untolerated(pod: &Pod, node: &Node) -> bool {
+pub(super) fn has_untolerated_taint(pod: &Pod, node: &Node) -> bool {
     let strict = node.taints.iter().filter(|taint| taint.effect == "NoExecute");
     strict.into_iter().any(|taint| !tolerates(pod, taint))
 }

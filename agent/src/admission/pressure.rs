@@ -1,4 +1,4 @@
-//! Whether a node that runs short takes a pod in. Pure: owns the rules. Called by [`crate::agent`].
+//! Whether a node that runs short takes a pod in. Pure: owns the rules. Called by [`crate::pod_workers`].
 
 use gantry_model::pod::Pod;
 use gantry_model::pod::qos::{Qos, qos};

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use gantry_kube_client::reflect::{self, Query, Reflected};
+use gantry_kube_client::reflector::{self, Query, Reflected};
 use gantry_model::clock::Clock;
 use gantry_model::pod::token::TokenOf;
 use gantry_model::pod::{Pod, PodUid};
@@ -30,7 +30,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::references::{Kind, References};
-use super::{Answer, Api, Claim, ConfigMap, Error, PersistentVolume, Secret, Service, ServiceAccount};
+use super::{Api, Claim, ConfigMap, Error, LookupFuture, PersistentVolume, Secret, Service, ServiceAccount};
 use copies::Copies;
 use tokens::Tokens;
 
@@ -47,10 +47,10 @@ const TOKEN_CHECK: Duration = Duration::from_secs(15);
 /// See the module.
 #[derive(Clone)]
 pub struct Cluster {
-    shared: Arc<Shared>,
+    shared: Arc<ClusterState>,
 }
 
-struct Shared {
+struct ClusterState {
     client: Client,
     tokens: Tokens,
     state: Mutex<State>,
@@ -82,7 +82,7 @@ impl Cluster {
     #[must_use]
     pub fn new(client: Client, clock: Arc<dyn Clock>) -> Self {
         let tokens = Tokens::new(client.clone(), clock);
-        let shared = Arc::new(Shared { client, tokens, state: Mutex::default() });
+        let shared = Arc::new(ClusterState { client, tokens, state: Mutex::default() });
         tokio::spawn(watch_tokens(Arc::downgrade(&shared)));
         Self { shared }
     }
@@ -163,13 +163,13 @@ impl Kind {
     }
 }
 
-impl Shared {
+impl ClusterState {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells the pods that refer to an object.
-    fn changed(&self, kind: Kind, namespace: &str, name: &str) {
+    fn notify_followers(&self, kind: Kind, namespace: &str, name: &str) {
         let state = self.state();
         let object = (kind, name.to_owned());
         for follower in state.pods.values() {
@@ -205,7 +205,7 @@ impl Shared {
 }
 
 /// Tells pods whose tokens are due; they set their volumes up again, which renews them.
-async fn watch_tokens(shared: Weak<Shared>) {
+async fn watch_tokens(shared: Weak<ClusterState>) {
     loop {
         tokio::time::sleep(TOKEN_CHECK).await;
         let Some(shared) = shared.upgrade() else { return };
@@ -220,11 +220,11 @@ async fn watch_tokens(shared: Weak<Shared>) {
 }
 
 impl Api for Cluster {
-    fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, ConfigMap> {
+    fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> LookupFuture<'a, ConfigMap> {
         Box::pin(self.get(Kind::ConfigMap, namespace, name, |state| &state.config_maps, convert::config_map))
     }
 
-    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Secret> {
+    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> LookupFuture<'a, Secret> {
         Box::pin(self.get(Kind::Secret, namespace, name, |state| &state.secrets, convert::secret))
     }
 
@@ -232,7 +232,7 @@ impl Api for Cluster {
         Box::pin(self.shared.tokens.get(of))
     }
 
-    fn service_account<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, ServiceAccount> {
+    fn service_account<'a>(&'a self, namespace: &'a str, name: &'a str) -> LookupFuture<'a, ServiceAccount> {
         Box::pin(async move {
             let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}");
             let found = self.fetch::<v1::ServiceAccount>(&path).await?;
@@ -240,7 +240,7 @@ impl Api for Cluster {
         })
     }
 
-    fn claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Claim> {
+    fn claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> LookupFuture<'a, Claim> {
         Box::pin(async move {
             let path = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}");
             let found = self.fetch::<v1::PersistentVolumeClaim>(&path).await?;
@@ -248,7 +248,7 @@ impl Api for Cluster {
         })
     }
 
-    fn persistent_volume<'a>(&'a self, name: &'a str) -> Answer<'a, PersistentVolume> {
+    fn persistent_volume<'a>(&'a self, name: &'a str) -> LookupFuture<'a, PersistentVolume> {
         Box::pin(async move {
             let path = format!("/api/v1/persistentvolumes/{name}");
             let found = self.fetch::<v1::PersistentVolume>(&path).await?;
@@ -256,7 +256,7 @@ impl Api for Cluster {
         })
     }
 
-    fn node_labels<'a>(&'a self, node: &'a str) -> Answer<'a, BTreeMap<String, String>> {
+    fn node_labels<'a>(&'a self, node: &'a str) -> LookupFuture<'a, BTreeMap<String, String>> {
         Box::pin(async move {
             let found = self.fetch::<v1::Node>(&format!("/api/v1/nodes/{node}")).await?;
             Ok(found.map(|node| Arc::new(node.metadata.labels.unwrap_or_default())))
@@ -271,7 +271,7 @@ impl Api for Cluster {
                 .services
                 .get_or_insert_with(|| {
                     let query = Query { path: "/api/v1/services".to_owned(), field_selector: String::new() };
-                    reflect::reflect_soon(self.shared.client.clone(), query, RETRY)
+                    reflector::reflect_soon(self.shared.client.clone(), query, RETRY)
                 })
                 .clone();
             let all = listed(all).await.ok_or_else(|| Error {
@@ -282,7 +282,7 @@ impl Api for Cluster {
         })
     }
 
-    fn runtime_handler<'a>(&'a self, class: &'a str) -> Answer<'a, String> {
+    fn runtime_handler<'a>(&'a self, class: &'a str) -> LookupFuture<'a, String> {
         Box::pin(async move {
             let all = self
                 .shared
@@ -291,7 +291,7 @@ impl Api for Cluster {
                 .get_or_insert_with(|| {
                     let path = "/apis/node.k8s.io/v1/runtimeclasses".to_owned();
                     let query = Query { path, field_selector: String::new() };
-                    reflect::reflect_soon(self.shared.client.clone(), query, RETRY)
+                    reflector::reflect_soon(self.shared.client.clone(), query, RETRY)
                 })
                 .clone();
             let all = listed(all).await.ok_or_else(|| Error {

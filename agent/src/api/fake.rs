@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::files::Files;
 use super::references::{Kind, References};
-use super::{Answer, Api, Claim, ConfigMap, Error, PersistentVolume, Secret, Service, ServiceAccount};
+use super::{Api, Claim, ConfigMap, Error, LookupFuture, PersistentVolume, Secret, Service, ServiceAccount};
 
 /// Starts empty.
 #[derive(Debug, Default)]
@@ -126,12 +126,12 @@ fn ready<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, T> {
 }
 
 impl Api for FakeApi {
-    fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, ConfigMap> {
+    fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> LookupFuture<'a, ConfigMap> {
         let objects = self.ask("ConfigMap", (namespace, name), |state| state.objects.clone());
         Box::pin(async move { objects?.config_map(namespace, name).await })
     }
 
-    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Secret> {
+    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> LookupFuture<'a, Secret> {
         let objects = self.ask("Secret", (namespace, name), |state| state.objects.clone());
         Box::pin(async move { objects?.secret(namespace, name).await })
     }
@@ -143,19 +143,19 @@ impl Api for FakeApi {
         }))
     }
 
-    fn service_account<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, ServiceAccount> {
+    fn service_account<'a>(&'a self, namespace: &'a str, name: &'a str) -> LookupFuture<'a, ServiceAccount> {
         ready(self.ask("ServiceAccount", (namespace, name), |state| state.accounts.get(name).cloned()))
     }
 
-    fn claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Claim> {
+    fn claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> LookupFuture<'a, Claim> {
         ready(self.ask("PersistentVolumeClaim", (namespace, name), |state| state.claims.get(name).cloned()))
     }
 
-    fn persistent_volume<'a>(&'a self, name: &'a str) -> Answer<'a, PersistentVolume> {
+    fn persistent_volume<'a>(&'a self, name: &'a str) -> LookupFuture<'a, PersistentVolume> {
         ready(self.ask("PersistentVolume", ("", name), |state| state.volumes.get(name).cloned()))
     }
 
-    fn node_labels<'a>(&'a self, node: &'a str) -> Answer<'a, BTreeMap<String, String>> {
+    fn node_labels<'a>(&'a self, node: &'a str) -> LookupFuture<'a, BTreeMap<String, String>> {
         ready(self.ask("Node", ("", node), |state| state.labels.clone()))
     }
 
@@ -163,7 +163,7 @@ impl Api for FakeApi {
         ready(self.ask("Services", (namespace, ""), |state| state.services.clone()))
     }
 
-    fn runtime_handler<'a>(&'a self, class: &'a str) -> Answer<'a, String> {
+    fn runtime_handler<'a>(&'a self, class: &'a str) -> LookupFuture<'a, String> {
         ready(self.ask("RuntimeClass", ("", class), |state| state.handlers.get(class).cloned()))
     }
 

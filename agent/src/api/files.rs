@@ -9,7 +9,7 @@ use gantry_model::pod::token::TokenOf;
 use gantry_model::pod::{Pod, PodUid};
 use tokio::sync::watch;
 
-use super::{Answer, Api, Claim, ConfigMap, Error, PersistentVolume, Secret, Service, ServiceAccount};
+use super::{Api, Claim, ConfigMap, Error, LookupFuture, PersistentVolume, Secret, Service, ServiceAccount};
 
 /// Namespace and name.
 type Id = (String, String);
@@ -96,11 +96,11 @@ fn get<T>(objects: &ByName<T>, namespace: &str, name: &str) -> Option<Arc<T>> {
 }
 
 impl Api for Files {
-    fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, ConfigMap> {
+    fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> LookupFuture<'a, ConfigMap> {
         Box::pin(std::future::ready(Ok(get(&self.objects.borrow().config_maps, namespace, name))))
     }
 
-    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Secret> {
+    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> LookupFuture<'a, Secret> {
         Box::pin(std::future::ready(Ok(get(&self.objects.borrow().secrets, namespace, name))))
     }
 
@@ -112,19 +112,19 @@ impl Api for Files {
         Box::pin(std::future::ready(Err(Error { message })))
     }
 
-    fn service_account<'a>(&'a self, _: &'a str, _: &'a str) -> Answer<'a, ServiceAccount> {
+    fn service_account<'a>(&'a self, _: &'a str, _: &'a str) -> LookupFuture<'a, ServiceAccount> {
         Box::pin(std::future::ready(Ok(None)))
     }
 
-    fn claim<'a>(&'a self, _: &'a str, _: &'a str) -> Answer<'a, Claim> {
+    fn claim<'a>(&'a self, _: &'a str, _: &'a str) -> LookupFuture<'a, Claim> {
         Box::pin(std::future::ready(Ok(None)))
     }
 
-    fn persistent_volume<'a>(&'a self, _: &'a str) -> Answer<'a, PersistentVolume> {
+    fn persistent_volume<'a>(&'a self, _: &'a str) -> LookupFuture<'a, PersistentVolume> {
         Box::pin(std::future::ready(Ok(None)))
     }
 
-    fn node_labels<'a>(&'a self, _: &'a str) -> Answer<'a, BTreeMap<String, String>> {
+    fn node_labels<'a>(&'a self, _: &'a str) -> LookupFuture<'a, BTreeMap<String, String>> {
         Box::pin(std::future::ready(Ok(None)))
     }
 
@@ -132,7 +132,7 @@ impl Api for Files {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
 
-    fn runtime_handler<'a>(&'a self, _: &'a str) -> Answer<'a, String> {
+    fn runtime_handler<'a>(&'a self, _: &'a str) -> LookupFuture<'a, String> {
         Box::pin(std::future::ready(Ok(None)))
     }
 

@@ -79,7 +79,7 @@ impl Tree {
         let (held, turn) = (AtomicBool::new(false), Mutex::new(()));
         let units = match driver {
             Driver::Cgroupfs => None,
-            Driver::Systemd => Some(Units::reached().map_err(|message| Error { message })?),
+            Driver::Systemd => Some(Units::connect().map_err(|message| Error { message })?),
         };
         let inner = Arc::new(Inner { layout, root, units, page_sizes: page_sizes(), all, held, turn });
         Ok(Self { inner, rules: Rules::default() })
@@ -87,7 +87,7 @@ impl Tree {
 
     /// The same, by a node's own rules.
     #[must_use]
-    pub fn ruled(self, rules: Rules) -> Self {
+    pub fn with_rules(self, rules: Rules) -> Self {
         Self { rules, ..self }
     }
 }

@@ -22,7 +22,7 @@ pub(super) struct Units {
 
 impl Units {
     /// The one of this machine.
-    pub(super) fn reached() -> Result<Self, String> {
+    pub(super) fn connect() -> Result<Self, String> {
         let units = Self::default();
         units.systemd.check().map_err(|error| chain(&error))?;
         Ok(units)

@@ -45,7 +45,7 @@ impl Checkpoints for Memory {
         Box::pin(async { Ok(()) })
     }
 
-    fn admitted(&self) -> BoxFuture<'_, Result<BTreeMap<PodUid, Admitted>, Error>> {
+    fn load_admitted(&self) -> BoxFuture<'_, Result<BTreeMap<PodUid, Admitted>, Error>> {
         let admitted = self.admitted.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Box::pin(async { Ok(admitted) })
     }

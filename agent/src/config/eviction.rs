@@ -13,7 +13,7 @@ use super::fields::KubeletConfiguration;
 
 /// What hard thresholds keep from pods.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Kept {
+pub struct HardReserved {
     /// Of memory.available.
     pub memory: Threshold,
     /// Of nodefs.available.
@@ -108,13 +108,13 @@ type Thresholds = BTreeMap<Signal, Threshold>;
 ///
 /// # Errors
 /// In upstream's words, at the first that is wrong.
-pub fn parse(config: &KubeletConfiguration, ignored: bool) -> Result<Kept, String> {
+pub fn parse(config: &KubeletConfiguration, ignored: bool) -> Result<HardReserved, String> {
     let hard = thresholds(&config.eviction_hard);
     let kept = match &hard {
-        _ if ignored => Kept::default(),
+        _ if ignored => HardReserved::default(),
         Ok(hard) => {
             let of = |signal| hard.get(&signal).copied().unwrap_or_default();
-            Kept { memory: of(Signal::Memory), storage: of(Signal::NodeFs) }
+            HardReserved { memory: of(Signal::Memory), storage: of(Signal::NodeFs) }
         }
         Err(error) => return Err(error.clone()),
     };
@@ -270,16 +270,16 @@ mod tests {
         text.split(',').filter_map(pair).collect()
     }
 
-    fn hard(text: &str) -> Result<Kept, String> {
+    fn hard(text: &str) -> Result<HardReserved, String> {
         parse(&KubeletConfiguration { eviction_hard: texts(text), ..Default::default() }, false)
     }
 
     #[test]
     fn nothing_and_everything_are_no_threshold() {
         for none in ["memory.available=0%,nodefs.available=100%", "memory.available=100%", ""] {
-            assert_eq!(hard(none), Ok(Kept::default()), "{none}");
+            assert_eq!(hard(none), Ok(HardReserved::default()), "{none}");
         }
-        let kept = Kept { memory: Threshold::Bytes(100 << 20), storage: Threshold::Share(0.1) };
+        let kept = HardReserved { memory: Threshold::Bytes(100 << 20), storage: Threshold::Share(0.1) };
         assert_eq!(hard("memory.available=100Mi,nodefs.available=10%,pid.available=5"), Ok(kept));
     }
 
@@ -311,9 +311,9 @@ mod tests {
             parse(&config, false)
         };
         let soft = "memory.available=1Gi";
-        assert_eq!(of(soft, "memory.available=1m", "memory.available=10%"), Ok(Kept::default()));
+        assert_eq!(of(soft, "memory.available=1m", "memory.available=10%"), Ok(HardReserved::default()));
         // 100% is no threshold, which needs no grace period.
-        assert_eq!(of("memory.available=100%", "", ""), Ok(Kept::default()));
+        assert_eq!(of("memory.available=100%", "", ""), Ok(HardReserved::default()));
         for (soft, grace, reclaim, told) in [
             (soft, "", "", "grace period must be specified for the soft eviction threshold memory.available"),
             (soft, "memory.available=1", "", "time: missing unit in duration \"1\""),
@@ -343,7 +343,7 @@ mod tests {
         let of = |text: &str| {
             parse(&KubeletConfiguration { eviction_hard: texts(text), ..Default::default() }, true)
         };
-        assert_eq!(of("memory.available=1Gi"), Ok(Kept::default()));
+        assert_eq!(of("memory.available=1Gi"), Ok(HardReserved::default()));
         assert_eq!(of("a.b=1").unwrap_err(), "failed to create kubelet: unsupported eviction signal a.b");
     }
 }

@@ -15,7 +15,7 @@ pub use self::table::{Flag, all};
 
 /// What a command line says.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Given {
+pub struct ParsedFlags {
     /// By flag, in the order they came.
     values: BTreeMap<&'static str, Vec<String>>,
     /// What is not a flag.
@@ -46,12 +46,12 @@ pub enum Error {
 ///
 /// # Errors
 /// At the first argument that is wrong.
-pub fn parse(arguments: &[String]) -> Result<Given, Error> {
-    let mut given = Given::default();
+pub fn parse(arguments: &[String]) -> Result<ParsedFlags, Error> {
+    let mut given = ParsedFlags::default();
     given.read(arguments).map(|()| given)
 }
 
-impl Given {
+impl ParsedFlags {
     /// The same; what stands before a wrong argument has been read.
     ///
     /// # Errors
@@ -82,7 +82,7 @@ impl Given {
             return Err(Error::Syntax(argument.to_owned()));
         }
         let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
-        let flag = table::named(name).ok_or_else(|| Error::Unknown(name.to_owned()))?;
+        let flag = table::find_by_name(name).ok_or_else(|| Error::Unknown(name.to_owned()))?;
         match (value, flag.alone) {
             (Some(value), _) => self.set(flag, value),
             (None, "") => match left.next() {
@@ -101,7 +101,7 @@ impl Given {
     ) -> Result<(), Error> {
         let mut rest = letters;
         while let Some(letter) = rest.chars().next() {
-            let flag = table::lettered(letter)
+            let flag = table::find_by_letter(letter)
                 .ok_or_else(|| Error::UnknownLetter { letter, letters: rest.to_owned() })?;
             let after = &rest[letter.len_utf8()..];
             if after.len() > 1
@@ -143,21 +143,21 @@ impl Given {
 
     /// The flags that were given.
     pub fn flags(&self) -> impl Iterator<Item = &'static Flag> {
-        self.values.keys().filter_map(|name| table::named(name))
+        self.values.keys().filter_map(|name| table::find_by_name(name))
     }
 
     /// What a flag has in the end, if it was given: the last value, or all where they add up.
     #[must_use]
     pub fn value(&self, name: &str) -> Option<Value> {
         let values = self.values.get(name)?;
-        value::json(table::named(name)?, values).ok()
+        value::json(table::find_by_name(name)?, values).ok()
     }
 
     /// A flag's text, or its default.
     #[must_use]
     pub fn text(&self, name: &str) -> String {
         let last = self.values.get(name).and_then(|values| values.last());
-        last.cloned().unwrap_or_else(|| table::named(name).map_or("", |flag| flag.default).to_owned())
+        last.cloned().unwrap_or_else(|| table::find_by_name(name).map_or("", |flag| flag.default).to_owned())
     }
 
     /// A flag that is on or off.

@@ -143,7 +143,7 @@ const ABSENT: [&str; 49] = [
 
 /// One gate of this release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Gate {
+struct FeatureGate {
     default: bool,
     locked: bool,
     stage: &'static str,
@@ -151,7 +151,7 @@ struct Gate {
 
 /// All of them.
 #[derive(Debug, Clone)]
-pub struct Gates(BTreeMap<&'static str, Gate>);
+pub struct Gates(BTreeMap<&'static str, FeatureGate>);
 
 /// The name that stands for all gates of one stage, and how far it reaches.
 const STAGES: [(&str, &str); 2] = [("AllAlpha", "ALPHA"), ("AllBeta", "BETA")];
@@ -162,7 +162,7 @@ impl Default for Gates {
             let mut cells = line.split('\t');
             let name = cells.next()?;
             let (default, locked) = (cells.next()? == "true", cells.next()? == "true");
-            Some((name, Gate { default, locked, stage: cells.next().unwrap_or_default() }))
+            Some((name, FeatureGate { default, locked, stage: cells.next().unwrap_or_default() }))
         };
         Self(LIST.lines().filter_map(gate).collect())
     }
@@ -206,7 +206,7 @@ impl Gates {
     }
 
     /// What upstream may be told and this kubelet may not.
-    pub(super) fn unsupported(&self, set: &BTreeMap<String, bool>) -> Vec<String> {
+    pub(super) fn list_unsupported(&self, set: &BTreeMap<String, bool>) -> Vec<String> {
         let mut found = Vec::new();
         let moved = OURS
             .iter()
@@ -249,8 +249,8 @@ mod tests {
     fn gates_at_their_default_and_gates_of_others_are_no_problem() {
         let gates = Gates::default();
         let usual = set(&[("RotateKubeletServerCertificate", true), ("APIServingWithRoutine", true)]);
-        assert_eq!((gates.wrong(&usual), gates.unsupported(&usual)), (vec![], vec![]));
-        assert_eq!(gates.unsupported(&set(&[("AllAlpha", false), ("AllBeta", true)])).len(), 4);
+        assert_eq!((gates.wrong(&usual), gates.list_unsupported(&usual)), (vec![], vec![]));
+        assert_eq!(gates.list_unsupported(&set(&[("AllAlpha", false), ("AllBeta", true)])).len(), 4);
     }
 
     #[test]
@@ -258,10 +258,10 @@ mod tests {
         let gates = Gates::default();
         let off =
             set(&[("GracefulNodeShutdown", false), ("ResourceHealthStatus", false), ("EventedPLEG", false)]);
-        assert_eq!((gates.wrong(&off), gates.unsupported(&off)), (vec![], vec![]));
+        assert_eq!((gates.wrong(&off), gates.list_unsupported(&off)), (vec![], vec![]));
         // Where it stands already it may be put.
         let on = set(&[("GracefulNodeShutdown", true), ("KubeletCrashLoopBackOffMax", true)]);
-        assert_eq!((gates.wrong(&on), gates.unsupported(&on)), (vec![], vec![]));
+        assert_eq!((gates.wrong(&on), gates.list_unsupported(&on)), (vec![], vec![]));
         let told: BTreeMap<_, _> = gates.all(&on).map(|(name, _, open)| (name, open)).collect();
         let of = |name: &str| told.get(name).copied();
         assert_eq!((of("GracefulNodeShutdown"), of("DynamicResourceAllocation")), (Some(false), Some(false)));
@@ -278,13 +278,13 @@ mod tests {
             ["cannot set feature gate NodeSwap to false, feature is locked to true"]
         );
         assert_eq!(
-            gates.unsupported(&set(&[("EventedPLEG", true)])),
+            gates.list_unsupported(&set(&[("EventedPLEG", true)])),
             [
                 "feature gate EventedPLEG=true is not supported by this kubelet: its feature is not there, leave it at false"
             ]
         );
         assert_eq!(
-            gates.unsupported(&set(&[("KubeletCrashLoopBackOffMax", false)])),
+            gates.list_unsupported(&set(&[("KubeletCrashLoopBackOffMax", false)])),
             [
                 "feature gate KubeletCrashLoopBackOffMax=false is not supported by this kubelet: leave it at true"
             ]

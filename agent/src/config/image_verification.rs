@@ -1,5 +1,5 @@
 //! Which images are looked after: of the others every pod may use what is on the node. Pure: owns
-//! upstream's four policies and the patterns of images. Called by [`crate::images::access`].
+//! upstream's four policies and the patterns of images. Called by [`crate::images::pull_manager`].
 
 use gantry_model::names::parse_image;
 use gantry_model::names::without_tag;

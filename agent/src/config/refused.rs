@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::fields::KubeletConfiguration;
-use super::flag::{Flag, Given};
+use super::flag::{Flag, ParsedFlags};
 use super::gates::Gates;
 use super::{Host, KubeletFlags, to_json};
 
@@ -167,7 +167,7 @@ pub(super) fn problems(config: &KubeletConfiguration, flags: &KubeletFlags, host
 }
 
 /// Flags that are given and change nothing.
-pub(super) fn inert_flags(given: &Given) -> Vec<String> {
+pub(super) fn inert_flags(given: &ParsedFlags) -> Vec<String> {
     let moved = |flag: &&'static Flag| given.text(flag.name) != flag.default;
     let told = given.flags().filter(moved).filter_map(|flag| {
         let (name, why) = INERT_FLAGS.iter().find(|(name, _)| *name == flag.name)?;

@@ -1,7 +1,7 @@
 //! What only flags say. Pure: owns the names; never a judgement. Called by [`super`].
 
 use super::Texts;
-use super::flag::Given;
+use super::flag::ParsedFlags;
 
 /// The flags that are no field of the configuration, by upstream's names.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -28,7 +28,7 @@ pub struct KubeletFlags {
 }
 
 impl KubeletFlags {
-    pub(super) fn from_given(given: &Given) -> Self {
+    pub(super) fn from_given(given: &ParsedFlags) -> Self {
         let labels = given.value("node-labels").and_then(|v| serde_json::from_value(v).ok());
         Self {
             bootstrap_kubeconfig: given.text("bootstrap-kubeconfig"),

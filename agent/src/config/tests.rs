@@ -351,7 +351,7 @@ fn flags_that_cannot_be_done_are_refused_by_name() {
 fn every_refused_field_is_refused_and_every_inert_one_is_noted() {
     let kinds: BTreeMap<&str, &str> =
         include_str!("upstream/fields.tsv").lines().filter_map(|line| line.split_once('\t')).collect();
-    let flags = KubeletFlags::from_given(&Given::default());
+    let flags = KubeletFlags::from_given(&ParsedFlags::default());
     let changed = |path: &str| {
         let mut config = KubeletConfiguration::default();
         config.set_defaults(&Gates::default());

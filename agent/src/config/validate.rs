@@ -25,7 +25,7 @@ pub(super) fn problems(
     gates: &Gates,
     host: Host,
 ) -> Vec<String> {
-    let mut found = gates.unsupported(&config.feature_gates);
+    let mut found = gates.list_unsupported(&config.feature_gates);
     let rules = [numbers, node, node_allocatable, images, host_rules, server, logs];
     found.extend(rules.iter().flat_map(|rule| rule(config, host)).map(|problem| {
         if problem.starts_with("kubelet is configured") || problem.starts_with("invalid taint: ") {

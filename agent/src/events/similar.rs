@@ -10,7 +10,7 @@ pub(super) const SIMILAR: usize = 10;
 const WITHIN: u64 = 600 * 1_000_000_000;
 
 #[derive(Debug, Clone)]
-struct Seen {
+struct MessageGroup {
     messages: BTreeSet<String>,
     last: i64,
 }
@@ -18,7 +18,7 @@ struct Seen {
 /// By object, type and reason: which container it is about makes no difference, as upstream.
 #[derive(Debug, Clone)]
 pub(super) struct Similar<K> {
-    seen: BTreeMap<K, Seen>,
+    seen: BTreeMap<K, MessageGroup>,
     most: usize,
 }
 
@@ -34,7 +34,7 @@ impl<K: Ord + Clone> Similar<K> {
             let oldest = self.seen.iter().min_by_key(|(_, seen)| seen.last).map(|(kind, _)| kind.clone());
             oldest.and_then(|kind| self.seen.remove(&kind));
         }
-        let fresh = || Seen { messages: BTreeSet::new(), last: now };
+        let fresh = || MessageGroup { messages: BTreeSet::new(), last: now };
         let seen = self.seen.entry(kind.clone()).or_insert_with(fresh);
         if seen.last.abs_diff(now) > WITHIN {
             *seen = fresh();

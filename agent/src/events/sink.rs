@@ -1,5 +1,5 @@
 //! Events into the API: those of pods, from their workers' lists, and those that others tell of the node or
-//! of a pod. Owns the way there; never makes an event up. Called by [`crate::agent::events`], which listens
+//! of a pod. Owns the way there; never makes an event up. Called by [`crate::pod_workers::events`], which listens
 //! to the workers.
 //!
 //! take: here · count, combine, hold back: [`correlate`] (pure) · send: [`post`].

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gantry_model::signal::{Pressure, Pressures, Signal};
 
-use super::observe::{Disks, Look, Reading, Readings};
+use super::observe::{Disks, Observation, Reading, Readings};
 use crate::config::eviction::{Policy, Rule, Threshold};
 
 /// What is remembered from one look to the next.
@@ -32,7 +32,7 @@ pub(crate) struct Pass {
 
 impl Memory {
     /// Takes in a look; `now` is monotonic.
-    pub(crate) fn pass(&mut self, policy: &Policy, look: &Look, now: Duration) -> Pass {
+    pub(crate) fn pass(&mut self, policy: &Policy, look: &Observation, now: Duration) -> Pass {
         let rules = rules(&policy.rules, look.disks);
         let mut crossed = met(&rules, &look.readings, false);
         for unresolved in met(&self.met, &look.readings, true) {
@@ -67,7 +67,7 @@ fn is_new(rule: &Rule, readings: &Readings, last: &Readings) -> bool {
 
 /// Whether nothing is short any more, the minimum reclaim counted: what was freed was enough.
 #[must_use]
-pub(crate) fn is_enough(rule: &Rule, look: &Look) -> bool {
+pub(crate) fn is_enough(rule: &Rule, look: &Observation) -> bool {
     met(std::slice::from_ref(rule), &look.readings, true).is_empty()
 }
 

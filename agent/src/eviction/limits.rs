@@ -33,7 +33,7 @@ pub(crate) fn is_limited(pod: &Pod) -> bool {
 /// The first limit that the pod exceeds: of a volume, of the pod, of a container. With images on a file system of
 /// their own, writable layers are there, too, and do not count.
 #[must_use]
-pub(crate) fn exceeded(pod: &Pod, used: &PodUse, images_apart: bool) -> Option<Exceeded> {
+pub(crate) fn find_exceeded(pod: &Pod, used: &PodUse, images_apart: bool) -> Option<Exceeded> {
     of_a_volume(pod, used)
         .or_else(|| of_the_pod(pod, used, images_apart))
         .or_else(|| of_a_container(pod, used, images_apart))

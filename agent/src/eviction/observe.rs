@@ -33,7 +33,7 @@ pub(crate) struct Disks {
 
 /// One look at the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Look {
+pub(crate) struct Observation {
     /// What is left.
     pub readings: Readings,
     /// Where things are.
@@ -91,7 +91,7 @@ pub(crate) type Usage = BTreeMap<PodUid, PodUse>;
 /// Measures. Both are asked for anew each time: what was kept would have innocents ended (#41032).
 pub(crate) trait Gauge: Send + Sync + fmt::Debug {
     /// What is left of the machine.
-    fn look(&self) -> BoxFuture<'_, Result<Look, String>>;
+    fn look(&self) -> BoxFuture<'_, Result<Observation, String>>;
     /// What pods use.
     fn usage(&self) -> BoxFuture<'_, Result<Usage, String>>;
 }

@@ -14,7 +14,7 @@ use super::observe::{Disks, PodUse, Usage, Used};
 
 /// Which parts of a pod's disk are on the file system that is short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Parts {
+struct StorageParts {
     layers: bool,
     logs: bool,
     volumes: bool,
@@ -22,20 +22,20 @@ struct Parts {
 
 /// Sorts the pods: the first one is ended first.
 pub(crate) fn rank<T>(pods: &mut [T], of: impl Fn(&T) -> &Pod, usage: &Usage, signal: Signal, disks: Disks) {
-    let key = |item: &T| Key::new(of(item), usage.get(&of(item).uid), signal, disks);
+    let key = |item: &T| RankKey::new(of(item), usage.get(&of(item).uid), signal, disks);
     pods.sort_by_cached_key(key);
 }
 
 /// What is compared, in this order.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+struct RankKey {
     is_known: bool,
     is_within: bool,
     priority: i32,
     above: Reverse<i128>,
 }
 
-impl Key {
+impl RankKey {
     fn new(pod: &Pod, used: Option<&PodUse>, signal: Signal, disks: Disks) -> Self {
         let priority = pod.placement.priority.unwrap_or(0);
         let Some(used) = used else {
@@ -43,14 +43,14 @@ impl Key {
         };
         let starved = signal.resource();
         let amount = i128::from(amount(pod, used, signal, disks));
-        let asked = i128::from(asked(pod, starved));
+        let asked = i128::from(request_of(pod, starved));
         // Nobody asks for process IDs: all are alike there.
         let is_within = starved == Starved::Pids || amount <= asked;
         Self { is_known: true, is_within, priority, above: Reverse(amount - asked) }
     }
 }
 
-fn asked(pod: &Pod, starved: Starved) -> i64 {
+fn request_of(pod: &Pod, starved: Starved) -> i64 {
     match starved {
         Starved::Memory | Starved::Storage => requests(pod).get(starved.as_str()).copied().unwrap_or(0),
         Starved::Inodes | Starved::Pids => 0,
@@ -67,25 +67,25 @@ fn amount(pod: &Pod, used: &PodUse, signal: Signal, disks: Disks) -> u64 {
     }
 }
 
-fn parts(signal: Signal, disks: Disks) -> Parts {
+fn parts(signal: Signal, disks: Disks) -> StorageParts {
     use Signal::{ContainerFs, ContainerFsInodes, ImageFs, ImageFsInodes};
-    let all = Parts { layers: true, logs: true, volumes: true };
+    let all = StorageParts { layers: true, logs: true, volumes: true };
     match (disks.images_apart, disks.layers_apart) {
         (true, false) => match signal {
             ImageFs | ImageFsInodes | ContainerFs | ContainerFsInodes => {
-                Parts { logs: false, volumes: false, ..all }
+                StorageParts { logs: false, volumes: false, ..all }
             }
-            _ => Parts { layers: false, ..all },
+            _ => StorageParts { layers: false, ..all },
         },
         // No pod has anything among the images.
         (true, true) if matches!(signal, ImageFs | ImageFsInodes) => {
-            Parts { layers: false, logs: false, volumes: false }
+            StorageParts { layers: false, logs: false, volumes: false }
         }
         _ => all,
     }
 }
 
-fn on_disk(pod: &Pod, used: &PodUse, parts: Parts) -> Used {
+fn on_disk(pod: &Pod, used: &PodUse, parts: StorageParts) -> Used {
     let mut sum = Used::default();
     for container in &used.containers {
         let layer = container.layer.filter(|_| parts.layers);

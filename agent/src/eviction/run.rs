@@ -15,16 +15,16 @@ use tokio::sync::watch;
 use super::decide::{self, Memory};
 use super::limits;
 use super::message::{self, REASON};
-use super::observe::{Gauge, Look, Usage};
+use super::observe::{Gauge, Observation, Usage};
 use super::rank::rank;
 use crate::admission;
 use crate::config::eviction::{Policy, Rule};
 use crate::drain::DrainWatcher;
 use crate::events::sink::Recorder;
 use crate::events::{Kind, NodeNote, Note};
-use crate::housekeeping::images::Reclaimer;
+use crate::gc::images::Reclaimer;
 use crate::pod::worker::PodHandle;
-use crate::pod::{Life, Verdict};
+use crate::pod::{Life, PodFailure};
 
 /// How often it is looked.
 pub(crate) const EVERY: Duration = Duration::from_secs(10);
@@ -55,7 +55,7 @@ pub(crate) struct World {
 }
 
 /// What is told of a pod that is ended.
-struct End {
+struct EvictionNotice {
     message: String,
     /// Of its event.
     annotations: BTreeMap<String, String>,
@@ -98,11 +98,11 @@ impl Evictor {
                     tokio::time::sleep(EVERY).await;
                 } else {
                     // At once after that: one may not have been enough.
-                    join_all(victims.iter().map(gone)).await;
+                    join_all(victims.iter().map(wait_gone)).await;
                 }
             };
             tokio::select! {
-                () = drain.started() => return,
+                () = drain.wait_started() => return,
                 () = work => {}
             }
         }
@@ -134,10 +134,12 @@ impl Evictor {
         let mut ended = Vec::new();
         for handle in limited {
             let used = usage.get(&handle.pod.uid);
-            let Some(above) = used.and_then(|used| limits::exceeded(&handle.pod, used, images_apart)) else {
+            let Some(above) = used.and_then(|used| limits::find_exceeded(&handle.pod, used, images_apart))
+            else {
                 continue;
             };
-            let end = End { message: above.message, annotations: BTreeMap::new(), disrupts: false };
+            let end =
+                EvictionNotice { message: above.message, annotations: BTreeMap::new(), disrupts: false };
             self.end(&handle, end, AT_ONCE, above.signal);
             ended.push((handle, AT_ONCE));
         }
@@ -145,7 +147,7 @@ impl Evictor {
     }
 
     /// Frees what nobody needs; ends one pod where that is not enough.
-    async fn relieve(&mut self, starved: &[Rule], look: Look) -> Option<(PodHandle, Duration)> {
+    async fn relieve(&mut self, starved: &[Rule], look: Observation) -> Option<(PodHandle, Duration)> {
         let first = starved.first()?.clone();
         let resource = first.signal.resource();
         tracing::warn!(%resource, signal = %first.signal, "eviction manager: attempting to reclaim");
@@ -174,7 +176,7 @@ impl Evictor {
         }
     }
 
-    async fn look(&self) -> Option<Look> {
+    async fn look(&self) -> Option<Observation> {
         match self.world.gauge.look().await {
             Ok(look) => Some(look),
             Err(error) => {
@@ -196,7 +198,7 @@ impl Evictor {
     }
 
     /// Frees what nobody needs where that may help; whether it was tried.
-    async fn free(&self, signal: Signal, look: &Look) -> bool {
+    async fn free(&self, signal: Signal, look: &Observation) -> bool {
         let disk = matches!(signal.resource(), Starved::Storage | Starved::Inodes);
         let elsewhere = look.disks.images_apart && matches!(signal, Signal::NodeFs | Signal::NodeFsInodes);
         if !disk || elsewhere {
@@ -212,7 +214,7 @@ impl Evictor {
         true
     }
 
-    async fn end_one(&mut self, starved: &[Rule], look: &Look) -> Option<(PodHandle, Duration)> {
+    async fn end_one(&mut self, starved: &[Rule], look: &Observation) -> Option<(PodHandle, Duration)> {
         let first = starved.first()?;
         let usage = self.usage().await?;
         let mut victims = self.candidates();
@@ -225,7 +227,7 @@ impl Evictor {
         let grace = self.grace(first, &victim.pod);
         let used = usage.get(&victim.pod.uid);
         let (message, annotations) = message::words(&victim.pod, used, starved, &look.readings);
-        let end = End { message, annotations, disrupts: true };
+        let end = EvictionNotice { message, annotations, disrupts: true };
         self.end(&victim, end, grace, first.signal.as_str());
         Some((victim, grace))
     }
@@ -250,7 +252,7 @@ impl Evictor {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "an age in seconds")]
-    fn count(&self, starved: &[Rule], look: &Look) {
+    fn count(&self, starved: &[Rule], look: &Observation) {
         let now = self.world.clock.wall_nanos();
         for rule in starved {
             let at = look.readings.get(&rule.signal).map_or(0, |reading| reading.at);
@@ -261,14 +263,14 @@ impl Evictor {
         }
     }
 
-    fn end(&mut self, victim: &PodHandle, end: End, grace: Duration, signal: &'static str) {
-        let End { message, annotations, disrupts } = end;
+    fn end(&mut self, victim: &PodHandle, end: EvictionNotice, grace: Duration, signal: &'static str) {
+        let EvictionNotice { message, annotations, disrupts } = end;
         let pod = &victim.pod;
         tracing::warn!(pod = pod.full_name(), uid = %pod.uid, message, ?grace, "evicting pod");
         let note = Note::pod(Kind::Warning, REASON, message.clone());
         victim.tell(Note { annotations, ..note });
         let disrupted = disrupts.then(|| message.clone());
-        victim.evict(Verdict { reason: REASON.to_owned(), message, disrupted }, Some(grace));
+        victim.evict(PodFailure { reason: REASON.to_owned(), message, disrupted }, Some(grace));
         self.ended.insert(pod.uid.clone());
         self.world.metrics.evictions.inc([signal]);
     }
@@ -276,7 +278,7 @@ impl Evictor {
 
 /// Waits until nothing of the pod is left that takes room, so that the next look tells what its end has brought
 /// (#43590); not for ever.
-async fn gone((victim, grace): &(PodHandle, Duration)) {
+async fn wait_gone((victim, grace): &(PodHandle, Duration)) {
     let most = (*grace + *grace / 2).max(SHORTEST_WAIT) + CLEAN_UP;
     let over = victim.wait(|status| matches!(status.life, Life::Stopped | Life::Gone));
     let pod = victim.pod.full_name();

@@ -16,29 +16,29 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::observe::{ContainerUse, Gauge, Look, PodUse, Reading, Usage, Used};
+use super::observe::{ContainerUse, Gauge, Observation, PodUse, Reading, Usage, Used};
 use super::run::{EVERY, Evictor, World};
-use crate::agent::{Agent, events};
 use crate::config::eviction::{self, policy};
 use crate::config::fields::KubeletConfiguration;
 use crate::config::{self, Host, Order};
 use crate::events::sink;
-use crate::housekeeping::StoredImage;
-use crate::housekeeping::fake::FakeKeeper;
-use crate::housekeeping::images::{self, Collector};
+use crate::gc::StoredImage;
+use crate::gc::fake::FakeKeeper;
+use crate::gc::images::{self, Collector};
 use crate::logs::dir::LogDir;
 use crate::pod::run::Deps;
 use crate::pod::tests::deps;
+use crate::pod_workers::{PodWorkers, events};
 use crate::runtime::fake::{FakeRuntime, Script};
-use crate::static_pods::choice::Found;
-use crate::{drain, source, status, sync};
+use crate::static_pods::choice::StaticPods;
+use crate::{drain, pod_manager, pod_source, status};
 
 const MIB: i64 = 1 << 20;
 
 /// A machine whose use the test decides; what it says may follow from what was done.
 #[derive(Debug, Default)]
 struct Scale {
-    look: Mutex<Look>,
+    look: Mutex<Observation>,
     usage: Mutex<Usage>,
     looks: Mutex<usize>,
     keeper: Arc<FakeKeeper>,
@@ -83,7 +83,7 @@ impl Scale {
 }
 
 impl Gauge for Scale {
-    fn look(&self) -> BoxFuture<'_, Result<Look, String>> {
+    fn look(&self) -> BoxFuture<'_, Result<Observation, String>> {
         *self.looks.lock().unwrap() += 1;
         if let Some((signal, victims)) = *self.relief.lock().unwrap()
             && *self.victims.lock().unwrap() >= victims
@@ -113,18 +113,18 @@ fn path(name: &str) -> String {
 }
 
 /// A node with an API server.
-struct Machine {
+struct EvictionFixture {
     server: FakeApiServer,
     runtime: FakeRuntime,
     clock: Arc<FakeClock>,
     scale: Arc<Scale>,
     metrics: Arc<Metrics>,
     pressures: watch::Sender<Pressures>,
-    found: watch::Sender<Found>,
+    found: watch::Sender<StaticPods>,
     folder: tempfile::TempDir,
 }
 
-impl Machine {
+impl EvictionFixture {
     fn new() -> Self {
         let image = |id: &str| StoredImage { id: id.into(), ..StoredImage::default() };
         let keeper = Arc::new(FakeKeeper::storing(vec![image("unused")]));
@@ -138,7 +138,7 @@ impl Machine {
             scale,
             metrics: Arc::default(),
             pressures: watch::channel(Pressures::new()).0,
-            found: watch::channel(Found { read: true, ..Found::default() }).0,
+            found: watch::channel(StaticPods { read: true, ..StaticPods::default() }).0,
             folder: tempfile::tempdir().unwrap(),
         }
     }
@@ -148,19 +148,19 @@ impl Machine {
         let logs = Arc::new(LogDir::new(self.folder.path().to_owned()));
         let deps = Deps { metrics: self.metrics.clone(), ..deps(&self.runtime, logs, self.clock.clone()) };
         let (recorder, queue) = sink::queue(self.clock.clone());
-        let mut agent = Agent::start(Vec::new(), deps);
+        let mut agent = PodWorkers::start(Vec::new(), deps);
         agent.watch_pressures(self.pressures.subscribe());
         let pods = agent.watch_pods();
-        let seen = source::follow(self.server.client(), "n1");
+        let seen = pod_source::follow(self.server.client(), "n1");
         let (statics, statics_seen) = watch::channel(None);
         let node: api::Node = serde_json::from_value(json!({ "metadata": { "name": "n1" } })).unwrap();
         let (_, node) = watch::channel(Some(Arc::new(node)));
-        let (_, telling) = status::publish(status::Sources {
+        let (_, telling) = status::publish(status::StatusSources {
             client: Some(self.server.client()),
             seen: seen.clone(),
             pods: pods.clone(),
             statics: statics_seen,
-            form: status::form::status,
+            form: status::convert::status,
             metrics: Arc::default(),
         });
         let settings = images::Settings {
@@ -185,8 +185,8 @@ impl Machine {
         tasks.spawn(collector.run(drain.clone(), drop));
         tasks.spawn(evictor.run(drain));
         let posting = events::run(Some(self.server.client()), "n1", queue, pods);
-        let sources = sync::Sources { seen: Some(seen), node, found: Some(self.found.subscribe()) };
-        tasks.spawn(sync::run(agent, sources, statics, watch::channel(tokio::time::Instant::now()).0));
+        let sources = pod_manager::PodSources { seen: Some(seen), node, found: Some(self.found.subscribe()) };
+        tasks.spawn(pod_manager::run(agent, sources, statics, watch::channel(tokio::time::Instant::now()).0));
         tasks.spawn(async move {
             let _trigger = trigger;
             let _ended = tokio::join!(telling, posting);
@@ -233,7 +233,7 @@ fn hard(hard: &str) -> KubeletConfiguration {
 
 #[tokio::test(start_paused = true)]
 async fn a_node_short_of_memory_ends_one_pod_and_says_why_in_upstreams_words() {
-    let machine = Machine::new();
+    let machine = EvictionFixture::new();
     let _kubelet = machine.kubelet(&hard("memory.available<100Mi"));
     let (quiet, greedy) = (machine.wants("quiet", 0), machine.wants("greedy", 0));
     machine.scale.uses(&quiet, 90 * MIB);
@@ -272,7 +272,7 @@ async fn a_node_short_of_memory_ends_one_pod_and_says_why_in_upstreams_words() {
 
 #[tokio::test(start_paused = true)]
 async fn a_soft_threshold_waits_for_its_grace_and_gives_the_pod_its_own() {
-    let machine = Machine::new();
+    let machine = EvictionFixture::new();
     machine.runtime.script("web", &[Script::Stubborn]);
     let of = |value: &str| [("memory.available".to_owned(), value.to_owned())].into();
     let _kubelet = machine.kubelet(&KubeletConfiguration {
@@ -300,7 +300,7 @@ async fn a_soft_threshold_waits_for_its_grace_and_gives_the_pod_its_own() {
 
 #[tokio::test(start_paused = true)]
 async fn issue_43590_one_at_a_time_and_the_next_look_comes_after_its_end() {
-    let machine = Machine::new();
+    let machine = EvictionFixture::new();
     let _kubelet = machine.kubelet(&hard("memory.available<100Mi"));
     for (name, memory) in [("a", 300), ("b", 200), ("c", 150)] {
         let pod = machine.wants(name, 0);
@@ -317,7 +317,7 @@ async fn issue_43590_one_at_a_time_and_the_next_look_comes_after_its_end() {
 
 #[tokio::test(start_paused = true)]
 async fn issue_41032_what_images_gave_back_ends_nobody() {
-    let machine = Machine::new();
+    let machine = EvictionFixture::new();
     *machine.scale.freed.lock().unwrap() = Some(900 * MIB);
     let _kubelet = machine.kubelet(&hard("nodefs.available<10%"));
     let web = machine.wants("web", 0);
@@ -334,7 +334,7 @@ async fn issue_41032_what_images_gave_back_ends_nobody() {
 
 #[tokio::test(start_paused = true)]
 async fn a_full_disk_ends_who_fills_it_when_images_do_not_help() {
-    let machine = Machine::new();
+    let machine = EvictionFixture::new();
     let _kubelet = machine.kubelet(&hard("nodefs.available<10%"));
     for (name, bytes) in [("small", 1), ("big", 500)] {
         let pod = machine.wants(name, 0);
@@ -356,7 +356,7 @@ async fn a_full_disk_ends_who_fills_it_when_images_do_not_help() {
 
 #[tokio::test(start_paused = true)]
 async fn a_critical_pod_is_never_ended_for_pressure() {
-    let machine = Machine::new();
+    let machine = EvictionFixture::new();
     let _kubelet = machine.kubelet(&hard("memory.available<100Mi"));
     let (critical, quiet) = (machine.wants("critical", 2_000_000_000), machine.wants("quiet", 100));
     machine.scale.uses(&critical, 900 * MIB);
@@ -372,7 +372,7 @@ async fn a_critical_pod_is_never_ended_for_pressure() {
 
 #[tokio::test(start_paused = true)]
 async fn issue_105358_an_evicted_pod_stays_failed_whatever_its_containers_say_and_over_a_restart() {
-    let machine = Machine::new();
+    let machine = EvictionFixture::new();
     machine.runtime.script("web", &[Script::Polite]);
     let kubelet = machine.kubelet(&hard("memory.available<100Mi"));
     let greedy = machine.wants("greedy", 0);
@@ -399,7 +399,7 @@ async fn issue_105358_an_evicted_pod_stays_failed_whatever_its_containers_say_an
 
 #[tokio::test(start_paused = true)]
 async fn a_node_under_pressure_takes_no_new_pod_in_and_keeps_what_runs() {
-    let machine = Machine::new();
+    let machine = EvictionFixture::new();
     let _kubelet = machine.kubelet(&hard("pid.available<100"));
     let old = machine.wants("old", 2_000_000_000);
     machine.scale.uses(&old, MIB);
@@ -432,7 +432,7 @@ fn loaded(text: &str, flag: &str) -> (KubeletConfiguration, bool) {
 async fn default_thresholds_that_are_merged_make_pressure_and_those_that_are_not_do_not() {
     let own = "evictionHard: {memory.available: 1Mi}\nmergeDefaultEvictionSettings: ";
     for (merged, short) in [("true", Pressures::from([Pressure::Disk])), ("false", Pressures::new())] {
-        let machine = Machine::new();
+        let machine = EvictionFixture::new();
         let _kubelet = machine.kubelet(&loaded(&format!("{own}{merged}"), "").0);
         // nodefs.available<10% is a default.
         machine.scale.left(Signal::NodeFs, 50 * MIB, 2000 * MIB);
@@ -445,9 +445,9 @@ async fn default_thresholds_that_are_merged_make_pressure_and_those_that_are_not
 async fn thresholds_that_allocatable_ignores_end_pods_all_the_same() {
     let flag = "--experimental-allocatable-ignore-eviction=true";
     let (config, ignored) = loaded("evictionHard: {memory.available: 100Mi}", flag);
-    assert_eq!(eviction::parse(&config, ignored).unwrap(), eviction::Kept::default());
-    assert_ne!(eviction::parse(&config, false).unwrap(), eviction::Kept::default());
-    let machine = Machine::new();
+    assert_eq!(eviction::parse(&config, ignored).unwrap(), eviction::HardReserved::default());
+    assert_ne!(eviction::parse(&config, false).unwrap(), eviction::HardReserved::default());
+    let machine = EvictionFixture::new();
     let _kubelet = machine.kubelet(&config);
     let greedy = machine.wants("greedy", 0);
     machine.scale.uses(&greedy, 300 * MIB);
@@ -458,7 +458,7 @@ async fn thresholds_that_allocatable_ignores_end_pods_all_the_same() {
 
 #[tokio::test(start_paused = true)]
 async fn pods_above_limits_of_local_storage_end_and_no_others() {
-    let machine = Machine::new();
+    let machine = EvictionFixture::new();
     // Without any threshold.
     let _kubelet = machine.kubelet(&hard(""));
     let limit = json!({ "limits": { "ephemeral-storage": "1M" } });
@@ -501,7 +501,7 @@ async fn pods_above_limits_of_local_storage_end_and_no_others() {
 
 #[tokio::test(start_paused = true)]
 async fn limits_of_local_storage_hold_nobody_where_it_is_not_isolated() {
-    let machine = Machine::new();
+    let machine = EvictionFixture::new();
     let _kubelet = machine.kubelet(&loaded("localStorageCapacityIsolation: false", "").0);
     let limit = json!({ "limits": { "ephemeral-storage": "1M" } });
     let layer = machine.wants_with("layer", 0, &limit, &json!([]));

@@ -3,12 +3,12 @@
 use gantry_model::pod::probe::{Handler, PortRef, Probe};
 use gantry_model::pod::{Container, Pod, Role};
 
-use super::look::Facts;
+use super::look::ExplainInputs;
 use super::{Finding, endings, pulls};
-use crate::agent::outlived::REASON;
 use crate::events::{Event, Kind};
 use crate::eviction::message as eviction;
 use crate::pod::status::{ContainerState, ContainerStatus};
+use crate::pod_workers::oom_survivor::REASON;
 use crate::runtime::Exit;
 use crate::timeline::Span;
 use crate::timeline::render::millis;
@@ -18,11 +18,11 @@ const EVENTS: usize = 4;
 
 /// Everything that keeps the pod from being Ready, or made it end.
 #[must_use]
-pub(crate) fn decide(facts: &Facts<'_>) -> Vec<Finding> {
+pub(crate) fn decide(facts: &ExplainInputs<'_>) -> Vec<Finding> {
     let status = facts.status;
     let mut findings = Vec::new();
     if status.api_reason == eviction::REASON {
-        findings.push(evicted(facts));
+        findings.push(explain_eviction(facts));
     }
     if !status.is_over() {
         findings.extend(sandbox(facts));
@@ -44,7 +44,7 @@ pub(crate) fn decide(facts: &Facts<'_>) -> Vec<Finding> {
 }
 
 /// The node was short of something, and this pod was the one that it could do without best.
-fn evicted(facts: &Facts<'_>) -> Finding {
+fn explain_eviction(facts: &ExplainInputs<'_>) -> Finding {
     let message = &facts.status.api_message;
     let about = |what: &str| message.contains(&format!("low on resource: {what}."));
     let limited = ["Usage of EmptyDir volume", "Pod ephemeral local storage", "exceeded its local ephemeral"];
@@ -74,23 +74,23 @@ fn evicted(facts: &Facts<'_>) -> Finding {
     }
 }
 
-fn one(facts: &Facts<'_>, status: &ContainerStatus) -> Option<Finding> {
+fn one(facts: &ExplainInputs<'_>, status: &ContainerStatus) -> Option<Finding> {
     let spec = facts.pod.container(&status.name);
     match &status.state {
         ContainerState::Waiting { reason, message } => waiting(facts, status, spec, reason, message),
         ContainerState::Running { .. } if !status.ready => not_ready(facts, status, spec),
         ContainerState::Running { .. } => {
-            past_oom(facts, status, spec).or_else(|| outlived(facts, status, spec))
+            past_oom(facts, status, spec).or_else(|| explain_survived_oom(facts, status, spec))
         }
         ContainerState::Terminated(exit) if exit.code != 0 => {
-            Some(ended(facts, status, &exit.reason, spec, exit))
+            Some(explain_exit(facts, status, &exit.reason, spec, exit))
         }
         ContainerState::Terminated(_) => None,
     }
 }
 
 fn waiting(
-    facts: &Facts<'_>,
+    facts: &ExplainInputs<'_>,
     status: &ContainerStatus,
     spec: Option<&Container>,
     reason: &str,
@@ -123,7 +123,7 @@ fn waiting(
             config_remedy(message),
         ),
         "CrashLoopBackOff" | "RunContainerError" | "PostStartHookError" => match &status.last_exit {
-            Some(exit) => Some(ended(facts, status, reason, spec, exit)),
+            Some(exit) => Some(explain_exit(facts, status, reason, spec, exit)),
             None => plain("it could not be started".to_owned(), "the runtime's words are below"),
         },
         "CreateContainerError" => plain(
@@ -147,7 +147,7 @@ fn config_remedy(message: &str) -> &'static str {
 }
 
 /// ContainerCreating and PodInitializing say nothing: what is awaited does.
-fn creating(facts: &Facts<'_>, status: &ContainerStatus, reason: &str) -> Option<Finding> {
+fn creating(facts: &ExplainInputs<'_>, status: &ContainerStatus, reason: &str) -> Option<Finding> {
     if let Some(before) = init_before(facts, status) {
         let cause = format!("it waits for the init container {} to finish", before.name);
         let remedy = format!("see what is said of {}", before.name);
@@ -186,7 +186,7 @@ fn creating(facts: &Facts<'_>, status: &ContainerStatus, reason: &str) -> Option
 }
 
 /// The first init container that is not done and comes before this one.
-fn init_before<'a>(facts: &'a Facts<'_>, status: &ContainerStatus) -> Option<&'a ContainerStatus> {
+fn init_before<'a>(facts: &'a ExplainInputs<'_>, status: &ContainerStatus) -> Option<&'a ContainerStatus> {
     let inits = facts.status.init_containers.iter();
     let before = inits.take_while(|init| init.name != status.name);
     before.into_iter().find(|init| match init.role {
@@ -196,7 +196,11 @@ fn init_before<'a>(facts: &'a Facts<'_>, status: &ContainerStatus) -> Option<&'a
 }
 
 /// It runs, and a probe says no.
-fn not_ready(facts: &Facts<'_>, status: &ContainerStatus, spec: Option<&Container>) -> Option<Finding> {
+fn not_ready(
+    facts: &ExplainInputs<'_>,
+    status: &ContainerStatus,
+    spec: Option<&Container>,
+) -> Option<Finding> {
     let spec = spec?;
     let (kind, probe) = match (&spec.probes.startup, &spec.probes.readiness) {
         (Some(startup), _) if !status.started => ("startup", startup),
@@ -227,23 +231,31 @@ fn not_ready(facts: &Facts<'_>, status: &ContainerStatus, spec: Option<&Containe
 }
 
 /// It runs now, but the instance before was killed for memory: that comes back.
-fn past_oom(facts: &Facts<'_>, status: &ContainerStatus, spec: Option<&Container>) -> Option<Finding> {
+fn past_oom(
+    facts: &ExplainInputs<'_>,
+    status: &ContainerStatus,
+    spec: Option<&Container>,
+) -> Option<Finding> {
     let exit = status.last_exit.as_ref().filter(|exit| exit.reason == "OOMKilled")?;
-    Some(ended(facts, status, "OOMKilled", spec, exit))
+    Some(explain_exit(facts, status, "OOMKilled", spec, exit))
 }
 
 /// It ran out of memory and went on, maybe without a part of it.
-fn outlived(facts: &Facts<'_>, status: &ContainerStatus, spec: Option<&Container>) -> Option<Finding> {
+fn explain_survived_oom(
+    facts: &ExplainInputs<'_>,
+    status: &ContainerStatus,
+    spec: Option<&Container>,
+) -> Option<Finding> {
     let told = |event: &Event| event.note.reason == REASON && event.note.container == status.name;
     if !facts.status.events.iter().any(told) {
         return None;
     }
-    let (cause, remedy) = endings::outlived(spec);
+    let (cause, remedy) = endings::survived_oom(spec);
     Some(finding(status, REASON, cause, remedy, events(facts, &status.name, &[REASON])))
 }
 
 /// No sandbox, though one was asked for.
-fn sandbox(facts: &Facts<'_>) -> Option<Finding> {
+fn sandbox(facts: &ExplainInputs<'_>) -> Option<Finding> {
     let event = newest(facts, "FailedCreatePodSandBox")?;
     let going = facts.status.ips.is_empty() && !facts.status.containers.iter().any(|c| !c.id.is_empty());
     if !going {
@@ -279,7 +291,7 @@ fn sandbox(facts: &Facts<'_>) -> Option<Finding> {
 }
 
 /// A volume that is not there keeps every container waiting.
-fn volumes(facts: &Facts<'_>) -> Option<Finding> {
+fn volumes(facts: &ExplainInputs<'_>) -> Option<Finding> {
     let event = newest(facts, "FailedMount")?;
     if facts.status.spans.iter().any(|s| s.name == "volumes" && s.end != 0) {
         return None;
@@ -293,8 +305,8 @@ fn volumes(facts: &Facts<'_>) -> Option<Finding> {
     })
 }
 
-fn ended(
-    facts: &Facts<'_>,
+fn explain_exit(
+    facts: &ExplainInputs<'_>,
     status: &ContainerStatus,
     state: &str,
     spec: Option<&Container>,
@@ -343,7 +355,7 @@ fn in_place(pod: &Pod) -> String {
 }
 
 /// Whether the agent told the container to end while it ran.
-fn was_asked(facts: &Facts<'_>, status: &ContainerStatus, exit: &Exit) -> bool {
+fn was_asked(facts: &ExplainInputs<'_>, status: &ContainerStatus, exit: &Exit) -> bool {
     let killing = |event: &&Event| event.note.container == status.name && event.note.reason == "Killing";
     let mut times = facts.status.events.iter().filter(killing).flat_map(|event| [event.first, event.last]);
     // An event is stamped when the pod's worker takes it, which may be after a quick end.
@@ -361,7 +373,7 @@ fn finding(
     Finding { container: status.name.clone(), state: state.to_owned(), cause, remedy, evidence }
 }
 
-fn quote(facts: &Facts<'_>, status: &ContainerStatus, message: &str) -> Vec<String> {
+fn quote(facts: &ExplainInputs<'_>, status: &ContainerStatus, message: &str) -> Vec<String> {
     let mut lines: Vec<String> = Some(clean(message)).filter(|m| !m.is_empty()).into_iter().collect();
     lines.extend(
         events(facts, &status.name, &["Failed", "BackOff"]).into_iter().filter(|l| !l.contains(message)),
@@ -369,12 +381,12 @@ fn quote(facts: &Facts<'_>, status: &ContainerStatus, message: &str) -> Vec<Stri
     lines
 }
 
-fn log(facts: &Facts<'_>, status: &ContainerStatus) -> Vec<String> {
+fn log(facts: &ExplainInputs<'_>, status: &ContainerStatus) -> Vec<String> {
     facts.lines.get(&status.name).into_iter().flatten().map(|line| format!("log: {line}")).collect()
 }
 
 /// The last warnings, and whatever has one of `reasons`; newest last.
-fn events(facts: &Facts<'_>, container: &str, reasons: &[&str]) -> Vec<String> {
+fn events(facts: &ExplainInputs<'_>, container: &str, reasons: &[&str]) -> Vec<String> {
     let mut list: Vec<&Event> = facts
         .status
         .events
@@ -387,7 +399,7 @@ fn events(facts: &Facts<'_>, container: &str, reasons: &[&str]) -> Vec<String> {
     list.into_iter().skip(surplus).map(line).collect()
 }
 
-fn newest<'a>(facts: &'a Facts<'_>, reason: &str) -> Option<&'a Event> {
+fn newest<'a>(facts: &'a ExplainInputs<'_>, reason: &str) -> Option<&'a Event> {
     facts.status.events.iter().filter(|e| e.note.reason == reason).max_by_key(|e| e.last)
 }
 

@@ -19,7 +19,7 @@ pub(super) fn explain(
             "the runtime lost the container: the machine or its monitor went away while it ran".to_owned(),
             "nothing, if it runs again; else look at the machine's log".to_owned(),
         ),
-        (_, 137) => killed(asked),
+        (_, 137) => explain_sigkill(asked),
         (_, code) => by_code(container, code, logs),
     }
 }
@@ -41,7 +41,7 @@ fn oom(container: Option<&Container>) -> (String, String) {
 }
 
 /// The same of one that goes on.
-pub(super) fn outlived(container: Option<&Container>) -> (String, String) {
+pub(super) fn survived_oom(container: Option<&Container>) -> (String, String) {
     let (cause, remedy) = oom(container);
     (cause.replace("killed it", "may have killed a part of it"), remedy)
 }
@@ -71,7 +71,7 @@ fn start_error(container: Option<&Container>, exit: &Exit) -> (String, String) {
 }
 
 /// SIGKILL, though memory was not why.
-fn killed(asked: bool) -> (String, String) {
+fn explain_sigkill(asked: bool) -> (String, String) {
     if asked {
         return (
             "it was told to end, did not within its grace period, and was killed (SIGKILL)".to_owned(),

@@ -10,9 +10,9 @@ use gantry_model::pod::Pod;
 use gantry_model::pod::probe::{Handler, PortRef};
 use tokio::net::TcpStream;
 
-use crate::beyond::pulls::Pulls;
 use crate::logs::follow::LogReader;
 use crate::pod::status::PodStatus;
+use crate::runtime_ext::pulls::Pulls;
 
 /// For one connection: what listens on the same machine answers at once.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -22,7 +22,7 @@ const LINE_CHARS: usize = 200;
 
 /// What is known of a pod at one moment.
 #[derive(Debug, Clone)]
-pub(crate) struct Facts<'a> {
+pub(crate) struct ExplainInputs<'a> {
     /// As described.
     pub pod: &'a Pod,
     /// As it is.
@@ -45,8 +45,8 @@ pub(crate) async fn look<'a>(
     status: &'a PodStatus,
     pulls: Option<&Pulls>,
     now: i64,
-) -> Facts<'a> {
-    let mut facts = Facts {
+) -> ExplainInputs<'a> {
+    let mut facts = ExplainInputs {
         pod,
         status,
         lines: BTreeMap::new(),
@@ -76,7 +76,7 @@ pub(crate) async fn look<'a>(
         let probes = [&spec.probes.startup, &spec.probes.liveness, &spec.probes.readiness];
         for probe in probes.into_iter().flatten() {
             let Some(port) = port_of(&probe.handler, spec) else { continue };
-            let answers = connect(&format!("{}:{port}", bracketed(&status.ip))).await.is_ok();
+            let answers = connect(&format!("{}:{port}", bracket_ipv6(&status.ip))).await.is_ok();
             facts.listening.insert((container.name.clone(), port), answers);
         }
     }
@@ -134,7 +134,7 @@ fn port_of(handler: &Handler, container: &gantry_model::pod::Container) -> Optio
     }
 }
 
-fn bracketed(ip: &str) -> String {
+fn bracket_ipv6(ip: &str) -> String {
     if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() }
 }
 

@@ -92,7 +92,7 @@ impl TryFrom<Written> for Login {
         let Written { username, password, email, auth, identitytoken, registrytoken } = written;
         let (mut username, mut password) = (username.unwrap_or_default(), password.unwrap_or_default());
         if let Some(auth) = auth.filter(|auth| !auth.is_empty()) {
-            (username, password) = decoded(&auth)?;
+            (username, password) = decode_auth(&auth)?;
         }
         Ok(Self {
             username,
@@ -105,7 +105,7 @@ impl TryFrom<Written> for Login {
 }
 
 /// `base64(<username>:<password>)`, with padding or without.
-fn decoded(field: &str) -> Result<(String, String), &'static str> {
+fn decode_auth(field: &str) -> Result<(String, String), &'static str> {
     let bad = "unable to parse auth field, must be formatted as base64(username:password)";
     let engine = if field.trim().ends_with('=') { STANDARD } else { STANDARD_NO_PAD };
     let bytes = engine.decode(field).map_err(|_| bad)?;

@@ -48,20 +48,20 @@ type Asked = Shared<BoxFuture<'static, Result<Arc<Response>, Arc<str>>>>;
 
 /// An answer that counts until then.
 #[derive(Debug)]
-struct Kept {
+struct CachedConfig {
     until: Duration,
     config: Arc<DockerConfig>,
 }
 
 /// One plugin with what it has said.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct CredentialProvider {
     plugin: Arc<Plugin>,
     images: Vec<Address>,
     keep_for: Span,
     tokens: Option<TokenAttributes>,
     clock: Arc<dyn Clock>,
-    kept: Mutex<BTreeMap<Key, Kept>>,
+    kept: Mutex<BTreeMap<Key, CachedConfig>>,
     /// Questions under way: the same one is asked once.
     asked: Mutex<BTreeMap<Question, Asked>>,
 }
@@ -72,7 +72,7 @@ struct Caller {
     token: String,
 }
 
-impl Source {
+impl CredentialProvider {
     pub(super) fn new(bin_dir: &Path, of: Provider, clock: Arc<dyn Clock>, metrics: Arc<Metrics>) -> Self {
         let path = bin_dir.join(&of.name);
         let Provider { name, match_images, default_cache_duration, api_version, args, env, token_attributes } =
@@ -152,7 +152,7 @@ impl Source {
         Account { token_hash, ..account.clone() }
     }
 
-    fn kept(&self) -> MutexGuard<'_, BTreeMap<Key, Kept>> {
+    fn kept(&self) -> MutexGuard<'_, BTreeMap<Key, CachedConfig>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -216,7 +216,7 @@ impl Source {
                 Reach::Global => EVERYWHERE,
             };
             let until = self.clock.mono().saturating_add(keep_for);
-            self.kept().insert((what.to_owned(), account), Kept { until, config: config.clone() });
+            self.kept().insert((what.to_owned(), account), CachedConfig { until, config: config.clone() });
         }
         config
     }

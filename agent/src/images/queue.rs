@@ -35,7 +35,7 @@ struct Pace {
 
 /// Its holder pulls.
 #[derive(Debug)]
-pub(super) struct Turn<'a>(
+pub(super) struct PullPermit<'a>(
     #[expect(dead_code, reason = "held until it is dropped")] Option<SemaphorePermit<'a>>,
 );
 
@@ -51,7 +51,7 @@ impl Queue {
     }
 
     /// Comes when it is the asker's turn. Cancel-safe: a place that was not taken is given on.
-    pub(super) async fn turn(&self) -> Turn<'_> {
+    pub(super) async fn turn(&self) -> PullPermit<'_> {
         let place = match &self.places {
             // It is never closed.
             Some(places) => places.acquire().await.ok(),
@@ -60,7 +60,7 @@ impl Queue {
         if let Some(pace) = &self.pace {
             pace.token().await;
         }
-        Turn(place)
+        PullPermit(place)
     }
 }
 

@@ -4,7 +4,7 @@ use gantry_model::clock::FakeClock;
 
 use super::*;
 use crate::api::fake::FakeApi;
-use crate::housekeeping::fake::FakeKeeper;
+use crate::gc::fake::FakeKeeper;
 use crate::pod::tests::pod;
 use crate::runtime::fake::FakeRuntime;
 

@@ -8,9 +8,9 @@ use gantry_model::pod::PodUid;
 
 use crate::pod::count;
 use crate::pod::worker::PodHandle;
+use crate::pod_source::ApiPods;
 use crate::server::NodePods;
-use crate::source::Seen;
-use crate::status::Told;
+use crate::status::Reported;
 use crate::volumes::Volumes;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
@@ -19,8 +19,8 @@ use tokio::sync::watch;
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) volumes: Arc<dyn Volumes>,
-    pub(super) told: watch::Receiver<Told>,
-    pub(super) seen: watch::Receiver<Seen>,
+    pub(super) told: watch::Receiver<Reported>,
+    pub(super) seen: watch::Receiver<ApiPods>,
     pub(super) workers: watch::Receiver<Arc<[PodHandle]>>,
 }
 
@@ -34,8 +34,8 @@ impl NodePods for View {
         count::volumes(metrics, &self.volumes.counts());
     }
 
-    fn claimed(&self, pod: &str, volume: &str) -> Option<String> {
-        PodUid::parse(pod).and_then(|pod| self.volumes.claimed(&pod, volume))
+    fn claim_name(&self, pod: &str, volume: &str) -> Option<String> {
+        PodUid::parse(pod).and_then(|pod| self.volumes.claim_name(&pod, volume))
     }
 
     fn translate(&self, uid: &str) -> String {

@@ -16,21 +16,22 @@ use gantry_kube_client::identity::{Clients, Names, Notice, ca};
 use gantry_model::signal::Pressures;
 use gantry_model::version;
 
-use crate::agent::Agent;
-use crate::agent::events;
 use crate::config::gates::Gates;
 use crate::config::{self, KubeletConfiguration, KubeletFlags};
 use crate::drain::DrainWatcher;
 use crate::events::sink::{self, Recorder};
 use crate::events::{Kind, NodeNote};
 use crate::eviction::run::{self as eviction, Evictor};
+use crate::gc::images::{Collector, Reclaimer};
+use crate::gc::{links as dead_links, logs};
 use crate::healthz::Checks;
-use crate::housekeeping::images::{Collector, Reclaimer};
-use crate::housekeeping::{links as dead_links, logs};
 use crate::logs::links;
 use crate::manifest::api;
 use crate::pod::run::Deps;
 use crate::pod::worker::PodHandle;
+use crate::pod_source::{self, ApiPods};
+use crate::pod_workers::PodWorkers;
+use crate::pod_workers::events;
 use crate::registration::enforce::{self, Holding};
 use crate::registration::health::{self, Pulse};
 use crate::registration::machine::{self, HostAddresses};
@@ -42,10 +43,9 @@ use crate::server::health::Check;
 use crate::server::listen::tls_config;
 use crate::server::stats::Stats;
 use crate::server::{self, Server, Verbosity};
-use crate::source::{self, Seen};
 use crate::status::mirror::{self, Mirrors};
-use crate::status::{self, form, starts};
-use crate::{dns, node, oom, static_pods, sync};
+use crate::status::{self, convert, start_sli};
+use crate::{dns, node, oom_watcher, pod_manager, static_pods};
 use k8s_openapi::api::core::v1::Node;
 use rustls::server::ResolvesServerCert;
 use tokio::net::TcpListener;
@@ -91,11 +91,11 @@ impl Parts<'_> {
         let pulse = health::follow(Arc::new(self.runtime.clone()));
         self.deps.network = health::network(pulse.clone());
         self.deps.recorder = Some(recorder.clone());
-        let mut agent = Agent::start(Vec::new(), self.deps.clone());
+        let mut agent = PodWorkers::start(Vec::new(), self.deps.clone());
         let pods = agent.watch_pods();
         let client = self.clients.as_ref().map(|clients| clients.pods.clone());
-        let (seen_in, nothing) = watch::channel(Seen::default());
-        let seen = client.clone().map(|client| source::follow(client, &self.name));
+        let (seen_in, nothing) = watch::channel(ApiPods::default());
+        let seen = client.clone().map(|client| pod_source::follow(client, &self.name));
         let (statics_in, statics) = watch::channel(None);
         let (pressures_in, pressures) = watch::channel(Pressures::new());
         let node = self.register(&mut agent, pulse, pressures, recorder.clone())?;
@@ -103,21 +103,21 @@ impl Parts<'_> {
         // Their tasks end with the process.
         drop(events::run(self.clients.as_ref().map(|c| c.events.clone()), &self.name, queue, pods.clone()));
         let shown = seen.clone().unwrap_or(nothing);
-        let (told, _) = status::publish(status::Sources {
+        let (told, _) = status::publish(status::StatusSources {
             client: client.clone(),
             seen: shown.clone(),
             pods: pods.clone(),
             statics: statics.clone(),
-            form: form::status,
+            form: convert::status,
             metrics: self.deps.metrics.clone(),
         });
         if let Some(client) = client.clone() {
             let (node, seen, pods) = (node.clone(), shown.clone(), pods.clone());
             self.follow_api(Mirrors { client, node, seen, pods, statics });
         }
-        let sources = sync::Sources { seen, node, found: self.folder().await };
+        let sources = pod_manager::PodSources { seen, node, found: self.folder().await };
         let (beat, pulse) = watch::channel(tokio::time::Instant::now());
-        tokio::spawn(sync::run(agent, sources, statics_in, beat));
+        tokio::spawn(pod_manager::run(agent, sources, statics_in, beat));
         // Nobody sends: it is there for as long as somebody listens.
         tokio::spawn(async move { seen_in.closed().await });
         let images = self.housekeeping(&recorder)?;
@@ -141,7 +141,7 @@ impl Parts<'_> {
     fn follow_api(&self, mirrors: Mirrors) {
         let (seen, pods) = (mirrors.seen.clone(), mirrors.pods.clone());
         drop(mirror::keep(mirrors));
-        drop(starts::follow(seen, pods, self.deps.metrics.clone(), self.deps.clock.clone()));
+        drop(start_sli::follow(seen, pods, self.deps.metrics.clone(), self.deps.clock.clone()));
     }
 
     /// Ends pods when the node runs short.
@@ -151,7 +151,7 @@ impl Parts<'_> {
         Ok(())
     }
 
-    async fn folder(&self) -> Option<watch::Receiver<static_pods::choice::Found>> {
+    async fn folder(&self) -> Option<watch::Receiver<static_pods::choice::StaticPods>> {
         let (path, every) = wiring::folder(self.config)?;
         Some(static_pods::follow(path, self.name.clone(), every).await.0)
     }
@@ -159,7 +159,7 @@ impl Parts<'_> {
     /// The Node object, and what admission and the serving certificate learn of it.
     fn register(
         &self,
-        agent: &mut Agent,
+        agent: &mut PodWorkers,
         pulse: watch::Receiver<Pulse>,
         pressures: watch::Receiver<Pressures>,
         recorder: Recorder,
@@ -193,7 +193,7 @@ impl Parts<'_> {
     /// What depends on the Node object learns of it; told on last: who knows the node may count on its admission.
     fn learn(
         &self,
-        agent: &mut Agent,
+        agent: &mut PodWorkers,
         mut node: watch::Receiver<Option<Arc<Node>>>,
         rules: api::NodeSettings,
     ) -> watch::Receiver<Option<Arc<Node>>> {
@@ -269,7 +269,7 @@ impl Parts<'_> {
     /// What is told of the machine beside its conditions.
     fn look_at_machine(&self, recorder: &Recorder) {
         tokio::spawn(dns::source::warn(self.deps.node.resolver.clone(), recorder.clone()));
-        oom::watch(recorder.clone());
+        oom_watcher::watch(recorder.clone());
         for (name, stage, open) in Gates::default().all(&self.config.feature_gates) {
             self.deps.metrics.feature_enabled.set([name, stage], f64::from(u8::from(open)));
         }
@@ -280,10 +280,10 @@ impl Parts<'_> {
         let client_ca = client_ca(wiring::client_ca(self.config).as_deref())?;
         let configz = config::configz(self.config)["kubeletconfig"].clone();
         let stats = Stats::new(wiring::stats(self.flags, self.config)?)?;
-        let sources = server::Sources {
+        let sources = server::ServerDeps {
             node_name: self.name.clone(),
             pods: Arc::new(view),
-            runtime: server::Line {
+            runtime: server::RuntimeConnection {
                 channel: self.channel.clone(),
                 request_timeout: self.config.runtime_request_timeout.duration(),
             },
@@ -293,7 +293,7 @@ impl Parts<'_> {
             metrics: self.deps.metrics.clone(),
             probe_metrics: self.deps.probe_metrics.clone(),
             checks: vec![pulse],
-            beyond: self.deps.beyond.clone(),
+            runtime_ext: self.deps.runtime_ext.clone(),
             stats,
             verbosity: self.verbosity.clone(),
         };

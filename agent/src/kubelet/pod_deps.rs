@@ -15,7 +15,6 @@ use tonic::transport::Channel;
 
 use super::error::Error;
 use crate::api::Api;
-use crate::beyond::Beyond;
 use crate::cgroups::tree::Tree;
 use crate::checkpoint::CheckpointDir;
 use crate::images::Images;
@@ -26,6 +25,7 @@ use crate::pod::run::Deps;
 use crate::probe::net::NetProbe;
 use crate::root::Root;
 use crate::runtime::cri::{CriRuntime, Features, NodeConfig, REQUEST_TIMEOUT, driver};
+use crate::runtime_ext::RuntimeExtensions;
 use crate::users::{Range, UserRanges};
 use crate::volumes::host::HostVolumes;
 
@@ -42,7 +42,7 @@ pub(super) struct Setup<'a> {
     /// RuntimeDefault for pods that name no profile.
     pub(super) seccomp_default: bool,
     /// Read where it says nothing.
-    pub(super) given: node::Given,
+    pub(super) given: node::NodeOverrides,
     /// For pods with a user namespace.
     pub(super) users: Range,
     pub(super) tuning: Tuning,
@@ -67,7 +67,7 @@ impl Default for Tuning {
 
 /// What pods are run with.
 #[derive(Debug)]
-pub(super) struct Made {
+pub(super) struct BuiltPodDeps {
     pub(super) deps: Deps,
     /// For what is asked of it beside pods.
     pub(super) runtime: CriRuntime,
@@ -82,18 +82,18 @@ impl Setup<'_> {
         channel: Channel,
         api: Arc<dyn Api>,
         metrics: Arc<Metrics>,
-    ) -> Result<Made, Error> {
+    ) -> Result<BuiltPodDeps, Error> {
         let driver = self.driver(&channel).await?;
         let root_dir = self.root.path().to_owned();
         let facts = self.facts()?;
         let (info, cpu) = self.info(&facts)?;
-        let (ips_in, ips) = HostIps::told(node::addresses(self.given.ips.as_deref()));
+        let (ips_in, ips) = HostIps::channel(node::addresses(self.given.ips.as_deref()));
         let resolver = facts.resolver.clone();
         let runtime = CriRuntime::new(channel.clone(), facts, metrics.clone());
         let Features { runtime_name, recursive_read_only, strict_groups, user_namespaces } =
             runtime.features().await?;
-        let beyond = Beyond::of(&runtime_name, &channel);
-        let runtime = runtime.telling(beyond.pulls.clone());
+        let runtime_ext = RuntimeExtensions::of(&runtime_name, &channel);
+        let runtime = runtime.telling(runtime_ext.pulls.clone());
         let told = async |uid: &PodUid| runtime.users_of(uid).await;
         let users = UserRanges::load(root_dir.clone(), self.users, told).await.map_err(Error::UserRanges)?;
         let node = Arc::new(NodeInfo {
@@ -108,7 +108,7 @@ impl Setup<'_> {
         let volumes = HostVolumes::new(&root_dir, api.clone(), node.clone(), recursive_read_only);
         let deps = Deps {
             volumes: Arc::new(volumes.counted_in(metrics.clone())),
-            cgroups: Arc::new(Tree::new(&self.cgroup_root, cpu, driver)?.ruled(self.tuning.rules)),
+            cgroups: Arc::new(Tree::new(&self.cgroup_root, cpu, driver)?.with_rules(self.tuning.rules)),
             api,
             probe_io: Arc::new(NetProbe::new()?),
             checkpoints: Arc::new(self.checkpoints()),
@@ -123,11 +123,11 @@ impl Setup<'_> {
             network: watch::channel(None).1,
             recorder: None,
             images: Arc::new(Images::plain()),
-            beyond,
+            runtime_ext,
             node,
             runtime: Arc::new(runtime.clone()),
         };
-        Ok(Made { deps, runtime, ips: ips_in })
+        Ok(BuiltPodDeps { deps, runtime, ips: ips_in })
     }
 
     async fn driver(&self, channel: &Channel) -> Result<Driver, Error> {

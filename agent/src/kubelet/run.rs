@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gantry_kube_client::identity::bootstrap::{self, Identity};
-use gantry_kube_client::identity::serving::{Serving, Source};
+use gantry_kube_client::identity::serving::{Serving, ServingCertSource};
 use gantry_kube_client::identity::{Clients, Names, Notice};
 use gantry_metrics::Metrics;
 use gantry_model::clock::SystemClock;
@@ -17,7 +17,7 @@ use tonic::transport::Channel;
 
 use super::error::Error;
 use super::parts::{Parts, Running};
-use super::pod_deps::{Made, Setup};
+use super::pod_deps::{BuiltPodDeps, Setup};
 use super::wiring::Pods;
 use super::{Kubelet, KubeletDeps, Notify, health, host, watchdog, wiring};
 use crate::api::Api;
@@ -29,9 +29,9 @@ use crate::healthz::Checks;
 use crate::images::Images;
 use crate::logs::dir::LogDir;
 use crate::logs::links;
-use crate::node::Given;
+use crate::node::NodeOverrides;
 use crate::operator::socket::{self, Socket};
-use crate::operator::{Ending, Sources};
+use crate::operator::{Ending, OperatorDeps};
 use crate::pod::run::Deps;
 use crate::registration::machine;
 use crate::root::Root;
@@ -100,7 +100,7 @@ impl Kubelet {
         // Cancel-safe: nothing was begun.
         let channel = tokio::select! {
             channel = connect(&self.config) => channel?,
-            () = drain.started() => return Ok(None),
+            () = drain.wait_started() => return Ok(None),
         };
         adopt_driver(&mut self.config, channel.clone()).await?;
         Ok(Some(Reached { metrics, identity, serving, names, notices, channel }))
@@ -120,11 +120,11 @@ impl Kubelet {
         let Self { flags, config, flagz, name, deps: KubeletDeps { verbosity, notify, watchdog } } = self;
         let Reached { metrics, identity, serving, names, notices, channel } = reached;
         let clients = identity.as_ref().map(|identity| identity.clients.clone());
-        let (root, socket, Made { mut deps, runtime, ips }) =
+        let (root, socket, BuiltPodDeps { mut deps, runtime, ips }) =
             set_up(&flags, &config, &name, clients.as_ref(), channel.clone(), metrics).await?;
         look_after_images(&mut deps, &runtime, &flags, &config).await?;
         let checks = Checks::default();
-        let (node, clock, pulls) = (deps.node.clone(), deps.clock.clone(), deps.beyond.pulls.clone());
+        let (node, clock, pulls) = (deps.node.clone(), deps.clock.clone(), deps.runtime_ext.pulls.clone());
         let parts = Parts {
             flags: &flags,
             config: &config,
@@ -144,9 +144,10 @@ impl Kubelet {
         };
         let Running { pods, server } = parts.start().await?;
         let (ending, asked) = watch::channel(Ending::Not);
-        let sources = Sources { pods, node, clock, runtime: Some(channel), pulls, additions: None, ending };
+        let sources =
+            OperatorDeps { pods, node, clock, runtime: Some(channel), pulls, additions: None, ending };
         let mut stop = drain;
-        let operator = tokio::spawn(socket.serve(sources, async move { stop.started().await }));
+        let operator = tokio::spawn(socket.serve(sources, async move { stop.wait_started().await }));
         let over = identity.as_ref().map(|identity| identity.over.clone());
         watch_over(wiring::listen(&config)?.healthz, checks, watchdog, notify);
         Ok(Started { server, operator, asked, over, _root: root, _identity: identity, _serving: serving })
@@ -163,7 +164,7 @@ impl Started {
                 Ok(()) = self.asked.changed() => {
                     tracing::warn!("pods of a kubelet end when they are deleted: it goes on");
                 }
-                () = drain.started() => break,
+                () = drain.wait_started() => break,
             }
         }
         self.server.end();
@@ -226,7 +227,7 @@ fn serving(
         (certificate, key) => Some((PathBuf::from(certificate), PathBuf::from(key))),
     };
     let source = match (config.server_tls_bootstrap, identity, files) {
-        (true, Some(identity), given) => Source::Requested {
+        (true, Some(identity), given) => ServingCertSource::Requested {
             node: name.to_owned(),
             names,
             client: identity.clients.pods.clone(),
@@ -235,12 +236,12 @@ fn serving(
             metrics,
         },
         (true, None, _) => return Err(Error::NoApiServer),
-        (false, _, Some((certificate, key))) => Source::Files { certificate, key },
+        (false, _, Some((certificate, key))) => ServingCertSource::Files { certificate, key },
         (false, _, None) => {
             // As they are shown in /configz.
             config.tls_cert_file = cert_dir.join("kubelet.crt").to_string_lossy().into_owned();
             config.tls_private_key_file = cert_dir.join("kubelet.key").to_string_lossy().into_owned();
-            Source::SelfSigned { host: name.to_owned() }
+            ServingCertSource::SelfSigned { host: name.to_owned() }
         }
     };
     Serving::start(cert_dir, source).map_err(Error::Certificate)
@@ -304,7 +305,7 @@ async fn set_up(
     clients: Option<&Clients>,
     channel: Channel,
     metrics: Arc<Metrics>,
-) -> Result<(Root, Socket, Made), Error> {
+) -> Result<(Root, Socket, BuiltPodDeps), Error> {
     let root_dir = Path::new(&flags.root_dir);
     // Next to a root that is not the usual one: several kubelets may live on one machine.
     let runtime_dir = if flags.root_dir == DEFAULT_ROOT {
@@ -326,9 +327,9 @@ async fn set_up(
         cgroup_root,
         driver: Some(wiring::driver(config)?),
         seccomp_default,
-        given: Given {
+        given: NodeOverrides {
             allocatable: Some(wiring::registration(flags, config, name)?.allocatable(&machine)),
-            ..wiring::given(flags, config, name)?
+            ..wiring::parse_node_overrides(flags, config, name)?
         },
         tuning: wiring::tuning(config),
         users: Range::of_kubelet(config.max_pods).await.map_err(Error::UserNamespaces)?,

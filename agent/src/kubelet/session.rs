@@ -2,7 +2,7 @@
 //! Owns that the right set of pods is applied and that problems are told once; never ends a pod by itself. Called
 //! by `gantry run` and `gantry agent`.
 
-mod wanted;
+mod pod_selection;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -14,19 +14,19 @@ use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 
 use super::error::Error;
-use super::pod_deps::{Made, Setup, Tuning};
+use super::pod_deps::{BuiltPodDeps, Setup, Tuning};
 use super::run::LAST_ANSWERS;
-use crate::agent::Agent;
 use crate::api::files::Files;
 use crate::operator::additions::{Added, Addition, Refused};
 use crate::operator::socket::{self, Socket};
-use crate::operator::{Ending, Sources};
+use crate::operator::{Ending, OperatorDeps};
 use crate::pod::run::Deps;
+use crate::pod_workers::PodWorkers;
 use crate::root::Root;
-use crate::static_pods::choice::Found;
+use crate::static_pods::choice::StaticPods;
 use crate::users::Range;
 use crate::{node, orphans, static_pods};
-use wanted::Wanted;
+use pod_selection::PodSelection;
 
 /// What a session is told.
 #[derive(Debug)]
@@ -74,13 +74,13 @@ pub enum News {
 /// See the module.
 #[derive(Debug)]
 pub struct Session {
-    agent: Agent,
-    wanted: Wanted,
+    agent: PodWorkers,
+    wanted: PodSelection,
     /// What pods refer to; more comes with pods that are added.
     objects: Files,
     additions: mpsc::Receiver<Addition>,
     /// None without a folder, and once the pods are to end.
-    folder: Option<watch::Receiver<Found>>,
+    folder: Option<watch::Receiver<StaticPods>>,
     told: BTreeSet<String>,
     tell: fn(&str),
     /// Pods whose manifests went while no agent was here are still to be ended.
@@ -115,12 +115,12 @@ impl Session {
             cgroup_root,
             driver: None,
             seccomp_default,
-            given: node::Given::default(),
+            given: node::NodeOverrides::default(),
             users: Range::default(),
             tuning: Tuning::default(),
         };
         let api = Arc::new(objects.clone());
-        let Made { deps, .. } = setup.make(channel.clone(), api, Arc::default()).await?;
+        let BuiltPodDeps { deps, .. } = setup.make(channel.clone(), api, Arc::default()).await?;
         Ok(Self::start((pods, objects), manifest_dir, deps, channel, (socket, tell)).await)
     }
 
@@ -131,7 +131,7 @@ impl Session {
         runtime: Channel,
         (socket, tell): (Socket, fn(&str)),
     ) -> Self {
-        let (node, clock, pulls) = (deps.node.clone(), deps.clock.clone(), deps.beyond.pulls.clone());
+        let (node, clock, pulls) = (deps.node.clone(), deps.clock.clone(), deps.runtime_ext.pulls.clone());
         let every = static_pods::CHECK_EVERY;
         // Its task ends when nobody listens any more.
         let folder = match folder {
@@ -148,18 +148,19 @@ impl Session {
         for problem in orphans::sweep(&deps, &first).await {
             tracing::warn!(problem, "left from an earlier run");
         }
-        let agent = Agent::start(Vec::new(), deps);
+        let agent = PodWorkers::start(Vec::new(), deps);
         let (ending_in, ending) = watch::channel(Ending::Not);
         let pods_seen = agent.watch_pods();
         let closed = ending_in.clone();
         let runtime = Some(runtime);
         let (additions_in, additions_out) = mpsc::channel(1);
         let additions = Some(additions_in);
-        let sources = Sources { pods: pods_seen, node, clock, runtime, pulls, additions, ending: ending_in };
+        let sources =
+            OperatorDeps { pods: pods_seen, node, clock, runtime, pulls, additions, ending: ending_in };
         let (stop_serving, stopped) = oneshot::channel::<()>();
         let mut session = Self {
             agent,
-            wanted: Wanted::new(pods),
+            wanted: PodSelection::new(pods),
             objects,
             additions: additions_out,
             folder,
@@ -179,7 +180,7 @@ impl Session {
         session
     }
 
-    pub fn agent(&self) -> &Agent {
+    pub fn agent(&self) -> &PodWorkers {
         &self.agent
     }
 

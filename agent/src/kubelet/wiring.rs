@@ -18,11 +18,11 @@ use gantry_model::version;
 use crate::admission::Allowed;
 use crate::config::image_verification::Policy;
 use crate::config::{KubeletConfiguration, KubeletFlags, eviction};
-use crate::housekeeping::{images, logs};
+use crate::gc::{images, logs};
 use crate::images as pulls;
 use crate::images::queue::Settings as Queue;
 use crate::manifest::api::NodeSettings;
-use crate::node::{Given, has_app_armor};
+use crate::node::{NodeOverrides, has_app_armor};
 use crate::registration;
 use crate::runtime::cri::driver::Driver;
 use crate::server::authn::Authentication;
@@ -96,9 +96,13 @@ pub(super) fn judge(flags: &KubeletFlags, config: &KubeletConfiguration) -> Resu
 }
 
 /// What the machine is told about itself. Of a cloud's node nobody but the cloud knows the addresses.
-pub(super) fn given(flags: &KubeletFlags, config: &KubeletConfiguration, name: &str) -> Result<Given, Error> {
+pub(super) fn parse_node_overrides(
+    flags: &KubeletFlags,
+    config: &KubeletConfiguration,
+    name: &str,
+) -> Result<NodeOverrides, Error> {
     let (ips, _) = node_ips(&flags.node_ip)?;
-    Ok(Given {
+    Ok(NodeOverrides {
         name: Some(name.to_owned()),
         resolv_conf: config.resolv_conf.as_ref().map(PathBuf::from),
         cluster_domain: Some(config.cluster_domain.clone()),
@@ -149,7 +153,7 @@ pub(super) fn folder(config: &KubeletConfiguration) -> Option<(PathBuf, Duration
 
 /// Who makes the pods' cgroups. What the runtime says was taken over before.
 pub(super) fn driver(config: &KubeletConfiguration) -> Result<Driver, Error> {
-    Driver::named(&config.cgroup_driver).ok_or_else(|| Error::Driver(config.cgroup_driver.clone()))
+    Driver::from_name(&config.cgroup_driver).ok_or_else(|| Error::Driver(config.cgroup_driver.clone()))
 }
 
 /// Where the kubelet answers; none where it does not.
@@ -238,8 +242,8 @@ pub(super) fn registration(
         attach_detach: on(config.enable_controller_attach_detach),
         max_pods: config.max_pods.into(),
         pods_per_core: config.pods_per_core.into(),
-        system_reserved: reserved("--system-reserved", &config.system_reserved)?,
-        kube_reserved: reserved("--kube-reserved", &config.kube_reserved)?,
+        system_reserved: parse_reserved("--system-reserved", &config.system_reserved)?,
+        kube_reserved: parse_reserved("--kube-reserved", &config.kube_reserved)?,
         enforce: config.enforce_node_allocatable.iter().flatten().any(|level| level == "pods"),
         evict_memory: kept.memory,
         evict_storage: kept.storage,
@@ -288,7 +292,7 @@ fn node_ips(text: &str) -> Result<(Vec<IpAddr>, Vec<&str>), Error> {
 
 type Amounts = std::collections::BTreeMap<String, String>;
 
-fn reserved(flag: &'static str, amounts: &Amounts) -> Result<Amounts, Error> {
+fn parse_reserved(flag: &'static str, amounts: &Amounts) -> Result<Amounts, Error> {
     let wrong = |reason: String| Err(Error::Reserved { flag, reason });
     for (resource, value) in amounts {
         if !matches!(resource.as_str(), "cpu" | "memory" | "ephemeral-storage" | "pid") {

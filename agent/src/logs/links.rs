@@ -1,6 +1,6 @@
 //! `/var/log/containers`: a link for every container's log, as log collectors expect it. Owns the
 //! links' names; never touches a log. Links are made and removed by [`super::dir`]; dead ones go by
-//! [`crate::housekeeping::links`].
+//! [`crate::gc::links`].
 
 use gantry_model::pod::Pod;
 

@@ -11,12 +11,12 @@ use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::field::{FieldError, Source};
+use super::field::{FieldError, ManifestSource};
 use crate::admission::{Allowed, Node, Rejection, Taint};
 use crate::pod::last::{Last, LastContainer, LastEnd};
 use crate::pod::predecessor::shell;
 use crate::pod::status::{ContainerState, Phase};
-use crate::pod::wanted::Wanted;
+use crate::pod::update::PodUpdate;
 use crate::runtime::{Exit, KnownPod};
 
 const ALL_RESTARTING: &str = "AllContainersRestarting";
@@ -26,16 +26,16 @@ const ALL_RESTARTING: &str = "AllContainersRestarting";
 /// # Errors
 /// When it asks for what this node does not do; the reason is upstream's.
 pub fn pod(pod: &api::Pod) -> Result<Pod, Rejection> {
-    super::pod::pod(pod.clone(), Source::Api).map_err(|error| rejection(&error))
+    super::pod::pod(pod.clone(), ManifestSource::Api).map_err(|error| rejection(&error))
 }
 
 /// All that the API says of a pod; none when it has no UID, which no pod of an API server lacks.
 #[must_use]
-pub fn wanted(described: &api::Pod) -> Option<Wanted> {
+pub fn to_pod_update(described: &api::Pod) -> Option<PodUpdate> {
     let uid = PodUid::parse(described.metadata.uid.as_deref()?)?;
     let (pod, refused) = match pod(described) {
         Ok(pod) => (pod, None),
-        Err(rejection) => (named(described, uid), Some(rejection)),
+        Err(rejection) => (minimal_pod(described, uid), Some(rejection)),
     };
     let seconds = described.metadata.deletion_grace_period_seconds;
     let own = i64::try_from(pod.grace.as_secs()).unwrap_or(i64::MAX);
@@ -43,11 +43,11 @@ pub fn wanted(described: &api::Pod) -> Option<Wanted> {
     let grace = u64::try_from(seconds.unwrap_or(own)).unwrap_or(0).max(1);
     let ending = described.metadata.deletion_timestamp.as_ref().map(|_| Duration::from_secs(grace));
     let last = described.status.as_ref().map(last).unwrap_or_default();
-    Some(Wanted { pod: Arc::new(pod), last, ending, refused })
+    Some(PodUpdate { pod: Arc::new(pod), last, ending, refused })
 }
 
 /// Enough to tell it from others and to end it.
-fn named(described: &api::Pod, uid: PodUid) -> Pod {
+fn minimal_pod(described: &api::Pod, uid: PodUid) -> Pod {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let meta = &described.metadata;
     let known = KnownPod { uid, namespace: text(&meta.namespace), name: text(&meta.name), from_file: false };
@@ -97,7 +97,8 @@ fn last(status: &api::PodStatus) -> Last {
 
 fn container(status: &api::ContainerStatus) -> (String, LastContainer) {
     let id = status.container_id.as_deref().unwrap_or_default();
-    let exit = |state: &Option<api::ContainerState>| state.as_ref()?.terminated.as_ref().map(ended);
+    let exit =
+        |state: &Option<api::ContainerState>| state.as_ref()?.terminated.as_ref().map(convert_terminated);
     let last = LastContainer {
         id: id.split_once("://").map_or(id, |(_, id)| id).to_owned(),
         image: status.image.clone(),
@@ -116,7 +117,7 @@ fn state(state: Option<&api::ContainerState>) -> ContainerState {
         return ContainerState::Running { started_at: nanos(running.started_at.as_ref()) };
     }
     if let Some(terminated) = state.and_then(|state| state.terminated.as_ref()) {
-        return ContainerState::Terminated(ended(terminated));
+        return ContainerState::Terminated(convert_terminated(terminated));
     }
     let waiting = state.and_then(|state| state.waiting.clone()).unwrap_or_default();
     ContainerState::Waiting {
@@ -125,7 +126,7 @@ fn state(state: Option<&api::ContainerState>) -> ContainerState {
     }
 }
 
-fn ended(terminated: &api::ContainerStateTerminated) -> Exit {
+fn convert_terminated(terminated: &api::ContainerStateTerminated) -> Exit {
     Exit {
         code: terminated.exit_code,
         reason: terminated.reason.clone().unwrap_or_default(),

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use gantry_model::pod::security::AppArmor;
 use k8s_openapi::api::core::v1 as api;
 
-use super::field::{Result, Source, invalid, one_of, required_because};
+use super::field::{ManifestSource, Result, invalid, one_of, required_because};
 
 const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 
@@ -17,7 +17,7 @@ const MAX_NAME: usize = 4095;
 pub(super) fn profile(
     at: &str,
     profile: Option<api::AppArmorProfile>,
-    source: Source,
+    source: ManifestSource,
 ) -> Result<Option<AppArmor>> {
     let Some(api::AppArmorProfile { localhost_profile, type_ }) = profile else { return Ok(None) };
     #[derive(Clone, Copy, PartialEq)]
@@ -54,7 +54,7 @@ pub(super) fn profile(
 }
 
 /// What annotations say, by container. One that says nothing that is known says nothing, as upstream.
-pub(super) fn annotated(annotations: &BTreeMap<String, String>) -> BTreeMap<String, AppArmor> {
+pub(super) fn parse_annotations(annotations: &BTreeMap<String, String>) -> BTreeMap<String, AppArmor> {
     let all = annotations.iter().filter_map(|(key, value)| Some((key.strip_prefix(ANNOTATION)?, value)));
     all.filter_map(|(container, value)| Some((container.to_owned(), annotation(value)?))).collect()
 }
@@ -77,7 +77,7 @@ pub(super) fn is_required(of_pod: Option<&AppArmor>, annotations: &BTreeMap<Stri
 mod tests {
     use super::*;
 
-    fn field(kind: &str, name: Option<&str>, source: Source) -> Result<Option<AppArmor>> {
+    fn field(kind: &str, name: Option<&str>, source: ManifestSource) -> Result<Option<AppArmor>> {
         let profile = api::AppArmorProfile { type_: kind.into(), localhost_profile: name.map(str::to_owned) };
         super::profile("at", Some(profile), source)
     }
@@ -85,7 +85,8 @@ mod tests {
     #[test]
     fn a_file_is_checked_as_an_api_server_would() {
         let localhost = |name: &str| Ok::<_, String>(Some(AppArmor::Localhost(name.into())));
-        let said = |kind: &str, name| field(kind, name, Source::File).map_err(|error| error.to_string());
+        let said =
+            |kind: &str, name| field(kind, name, ManifestSource::File).map_err(|error| error.to_string());
         assert_eq!(said("RuntimeDefault", None), Ok(Some(AppArmor::RuntimeDefault)));
         assert_eq!(said("Localhost", Some("k8s-x")), localhost("k8s-x"));
         for (kind, name, words) in [
@@ -98,7 +99,10 @@ mod tests {
             let error = said(kind, name).unwrap_err();
             assert!(error.contains(words), "{kind} {name:?}: {error}");
         }
-        assert_eq!(field("Localhost", None, Source::Api).unwrap(), Some(AppArmor::Localhost(String::new())));
+        assert_eq!(
+            field("Localhost", None, ManifestSource::Api).unwrap(),
+            Some(AppArmor::Localhost(String::new()))
+        );
     }
 
     #[test]
@@ -107,7 +111,7 @@ mod tests {
             pairs.iter().map(|(name, value)| (format!("{ANNOTATION}{name}"), (*value).to_owned())).collect()
         };
         let all = of(&[("a", "runtime/default"), ("b", "unconfined"), ("c", "localhost/x/y"), ("d", "x")]);
-        let found = annotated(&all);
+        let found = parse_annotations(&all);
         assert_eq!(
             found,
             [

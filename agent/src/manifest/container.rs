@@ -12,7 +12,7 @@ use gantry_model::pod::{
 use k8s_openapi::api::core::v1 as api;
 
 use super::field::{
-    DNS_LABEL, FieldError, Result, Source, check, check_file, duplicate, forbidden, invalid, one_of,
+    DNS_LABEL, FieldError, ManifestSource, Result, check, check_file, duplicate, forbidden, invalid, one_of,
     refuse_set, required, required_because,
 };
 use super::security::Inherited;
@@ -32,7 +32,7 @@ pub(super) struct Around<'a> {
     pub(super) restart_policy: RestartPolicy,
     pub(super) grace: Duration,
     pub(super) namespaces: Namespaces,
-    pub(super) source: Source,
+    pub(super) source: ManifestSource,
     pub(super) volumes: &'a [Volume],
 }
 
@@ -297,7 +297,7 @@ fn texts(field: &str, list: Option<Vec<String>>) -> Result<Vec<String>> {
     Ok(list)
 }
 
-fn working_dir_of(at: &str, folder: Option<String>, source: Source) -> Result<String> {
+fn working_dir_of(at: &str, folder: Option<String>, source: ManifestSource) -> Result<String> {
     let folder = folder.unwrap_or_default();
     let plain = |f: &str| f.is_empty() || (f.starts_with('/') && !f.contains('\0'));
     check_file(source, format!("{at}.workingDir"), &folder, plain, "must be an absolute path")?;
@@ -308,7 +308,7 @@ fn last_words_of(
     at: &str,
     path: Option<String>,
     policy: Option<String>,
-    source: Source,
+    source: ManifestSource,
 ) -> Result<TerminationMessage> {
     let default = TerminationMessage::default();
     let path = path.filter(|p| !p.is_empty()).unwrap_or(default.path);

@@ -39,7 +39,7 @@ const RESOURCES: &[(&str, ())] = &[
 
 /// Where a field path stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum FieldPathTarget {
     /// In a variable.
     Env,
     /// In a file.
@@ -95,13 +95,13 @@ fn value_from_of(at: &str, from: api::EnvVarSource, volumes: &[Volume]) -> Resul
         values.push(EnvValue::FileKey(file_key(&format!("{at}.fileKeyRef"), selector, volumes)?));
     }
     if let Some(selector) = field_ref {
-        values.push(EnvValue::Field(field_path(&format!("{at}.fieldRef"), selector, Place::Env)?));
+        values.push(EnvValue::Field(field_path(&format!("{at}.fieldRef"), selector, FieldPathTarget::Env)?));
     }
     if let Some(selector) = resource_field_ref {
         values.push(EnvValue::Resource(resource_ref(
             &format!("{at}.resourceFieldRef"),
             selector,
-            Place::Env,
+            FieldPathTarget::Env,
         )?));
     }
     if let Some(api::ConfigMapKeySelector { key, name, optional }) = config_map_key_ref {
@@ -158,7 +158,11 @@ pub(super) fn object_name(field: &str, name: &str) -> Result<()> {
 }
 
 /// The path, known to be one that can be shown at `place`.
-pub(super) fn field_path(at: &str, selector: api::ObjectFieldSelector, place: Place) -> Result<String> {
+pub(super) fn field_path(
+    at: &str,
+    selector: api::ObjectFieldSelector,
+    place: FieldPathTarget,
+) -> Result<String> {
     let api::ObjectFieldSelector { api_version, field_path: path } = selector;
     if let Some(version) = api_version.filter(|v| !v.is_empty()) {
         one_of(format!("{at}.apiVersion"), &version, &[("v1", ())])?;
@@ -177,8 +181,8 @@ pub(super) fn field_path(at: &str, selector: api::ObjectFieldSelector, place: Pl
         };
     }
     let allowed = match place {
-        Place::Env => ENV_FIELDS,
-        Place::Volume => FILE_FIELDS,
+        FieldPathTarget::Env => ENV_FIELDS,
+        FieldPathTarget::Volume => FILE_FIELDS,
     };
     if allowed.contains(&path.as_str()) {
         return Ok(path);
@@ -199,11 +203,11 @@ pub(super) fn field_path(at: &str, selector: api::ObjectFieldSelector, place: Pl
 pub(super) fn resource_ref(
     at: &str,
     selector: api::ResourceFieldSelector,
-    place: Place,
+    place: FieldPathTarget,
 ) -> Result<ResourceRef> {
     let api::ResourceFieldSelector { container_name, divisor, resource } = selector;
     let container = container_name.unwrap_or_default();
-    if place == Place::Volume && container.is_empty() {
+    if place == FieldPathTarget::Volume && container.is_empty() {
         return Err(required(format!("{at}.containerName")));
     }
     let field = format!("{at}.resource");

@@ -5,7 +5,7 @@ use gantry_base::error::chain;
 use serde_json::Value;
 
 use super::field::FieldError;
-use super::places::{self, Place, Step};
+use super::places::{self, PathSegment, Place};
 
 /// More are nobody's to read at once.
 const MOST: usize = 32;
@@ -15,7 +15,7 @@ const TRIES: usize = 4 * MOST;
 
 /// A field that is wrong, in a file.
 #[derive(Debug)]
-pub struct Fault {
+pub struct ManifestFault {
     /// From 1.
     pub(super) document: usize,
     /// Line and column.
@@ -24,7 +24,7 @@ pub struct Fault {
     pub error: FieldError,
 }
 
-impl Fault {
+impl ManifestFault {
     /// With its causes, on one line.
     pub(super) fn text(&self) -> String {
         chain(&self.error)
@@ -47,7 +47,7 @@ const REPAIRS: [Repair; 4] = [Repair::RemoveItem, Repair::Number, Repair::Text, 
 pub(super) fn all<T>(
     value: &Value,
     read: impl Fn(&Value) -> Result<T, FieldError>,
-) -> Result<T, Vec<(Vec<Step>, FieldError)>> {
+) -> Result<T, Vec<(Vec<PathSegment>, FieldError)>> {
     let mut error = match read(value) {
         Ok(read) => return Ok(read),
         Err(error) => error,
@@ -67,11 +67,11 @@ pub(super) fn all<T>(
 
 #[derive(Default)]
 struct Mending {
-    found: Vec<(Vec<Step>, FieldError)>,
+    found: Vec<(Vec<PathSegment>, FieldError)>,
     /// The field that is being mended, as the document names it now, and what is left to be tried.
     at: Option<(String, Vec<Repair>)>,
     /// Items that were taken out: the list, and which one it was in the file.
-    removed: Vec<(Vec<Step>, usize)>,
+    removed: Vec<(Vec<PathSegment>, usize)>,
     /// A name was taken out or replaced.
     has_renamed: bool,
     filled: usize,
@@ -102,7 +102,13 @@ impl Mending {
     }
 
     /// Whether the error may be of what was taken out, not of the file.
-    fn follows(&self, error: &FieldError, steps: &[Step], rest: &str, in_file: &[Step]) -> bool {
+    fn follows(
+        &self,
+        error: &FieldError,
+        steps: &[PathSegment],
+        rest: &str,
+        in_file: &[PathSegment],
+    ) -> bool {
         let names_others = matches!(error, FieldError::NotFound { .. } | FieldError::Duplicate { .. });
         // Of something that is there: what it lacks may have been taken out of it.
         let is_missing = rest.is_empty() && matches!(error, FieldError::Required { .. });
@@ -111,11 +117,11 @@ impl Mending {
             || self.removed.iter().any(|(list, _)| list.starts_with(steps))
     }
 
-    fn in_file(&self, steps: &[Step]) -> Vec<Step> {
-        let mut own: Vec<Step> = Vec::with_capacity(steps.len());
+    fn in_file(&self, steps: &[PathSegment]) -> Vec<PathSegment> {
+        let mut own: Vec<PathSegment> = Vec::with_capacity(steps.len());
         for step in steps {
             let step = match step {
-                Step::Index(index) => {
+                PathSegment::Index(index) => {
                     let mut gone: Vec<usize> = self
                         .removed
                         .iter()
@@ -123,7 +129,7 @@ impl Mending {
                         .map(|(_, index)| *index)
                         .collect();
                     gone.sort_unstable();
-                    Step::Index(
+                    PathSegment::Index(
                         gone.into_iter().fold(*index, |at, gone| if gone <= at { at + 1 } else { at }),
                     )
                 }
@@ -134,13 +140,13 @@ impl Mending {
         own
     }
 
-    fn repair(&mut self, value: &mut Value, steps: &[Step], rest: &str, repair: Repair) -> bool {
+    fn repair(&mut self, value: &mut Value, steps: &[PathSegment], rest: &str, repair: Repair) -> bool {
         match repair {
             Repair::Remove => match steps.split_last() {
                 // An item is taken out last: those after it move up.
-                Some((Step::Key(key), parent)) if is_named(rest) => {
+                Some((PathSegment::Key(key), parent)) if is_named(rest) => {
                     self.has_renamed |=
-                        key == "name" && parent.iter().any(|step| matches!(step, Step::Index(_)));
+                        key == "name" && parent.iter().any(|step| matches!(step, PathSegment::Index(_)));
                     object(value, parent).is_some_and(|map| map.remove(key).is_some())
                 }
                 _ => false,
@@ -151,13 +157,13 @@ impl Mending {
             }
             Repair::Number => fill(value, steps, rest, Value::from(1)),
             Repair::RemoveItem => {
-                let Some(at) = steps.iter().rposition(|step| matches!(step, Step::Index(_))) else {
+                let Some(at) = steps.iter().rposition(|step| matches!(step, PathSegment::Index(_))) else {
                     return false;
                 };
-                let (Some(list), Some(Step::Index(index))) = (steps.get(..at), steps.get(at)) else {
+                let (Some(list), Some(PathSegment::Index(index))) = (steps.get(..at), steps.get(at)) else {
                     return false;
                 };
-                let Some(in_file) = self.in_file(steps).get(..=at).map(<[Step]>::to_vec) else {
+                let Some(in_file) = self.in_file(steps).get(..=at).map(<[PathSegment]>::to_vec) else {
                     return false;
                 };
                 let Some(Value::Array(items)) = reach(value, list) else { return false };
@@ -166,7 +172,7 @@ impl Mending {
                 }
                 items.remove(*index);
                 self.has_renamed = true;
-                if let Some((Step::Index(index), list)) = in_file.split_last() {
+                if let Some((PathSegment::Index(index), list)) = in_file.split_last() {
                     self.removed.push((list.to_vec(), *index));
                 }
                 true
@@ -181,9 +187,9 @@ fn is_named(rest: &str) -> bool {
 }
 
 /// Puts something in the place of a key that is there, or is missing in what is there.
-fn fill(value: &mut Value, steps: &[Step], rest: &str, with: Value) -> bool {
+fn fill(value: &mut Value, steps: &[PathSegment], rest: &str, with: Value) -> bool {
     let (parent, key) = match (steps.split_last(), rest.strip_prefix('.').unwrap_or(rest)) {
-        (Some((Step::Key(key), parent)), "") => (parent, key.as_str()),
+        (Some((PathSegment::Key(key), parent)), "") => (parent, key.as_str()),
         (_, "") => return false,
         (_, key) if key.contains(['.', '[', ' ']) => return false,
         (_, key) => (steps, key),
@@ -194,13 +200,13 @@ fn fill(value: &mut Value, steps: &[Step], rest: &str, with: Value) -> bool {
     })
 }
 
-fn object<'a>(value: &'a mut Value, steps: &[Step]) -> Option<&'a mut serde_json::Map<String, Value>> {
+fn object<'a>(value: &'a mut Value, steps: &[PathSegment]) -> Option<&'a mut serde_json::Map<String, Value>> {
     reach(value, steps)?.as_object_mut()
 }
 
-fn reach<'a>(value: &'a mut Value, steps: &[Step]) -> Option<&'a mut Value> {
+fn reach<'a>(value: &'a mut Value, steps: &[PathSegment]) -> Option<&'a mut Value> {
     steps.iter().try_fold(value, |value, step| match step {
-        Step::Key(key) => value.get_mut(key.as_str()),
-        Step::Index(index) => value.get_mut(*index),
+        PathSegment::Key(key) => value.get_mut(key.as_str()),
+        PathSegment::Index(index) => value.get_mut(*index),
     })
 }

@@ -84,7 +84,7 @@ impl FieldError {
 
 /// Who has written what is read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum ManifestSource {
     /// A person: all of it is checked, and what needs an API server is refused.
     #[default]
     File,
@@ -92,7 +92,7 @@ pub(super) enum Source {
     Api,
 }
 
-impl Source {
+impl ManifestSource {
     pub(super) fn is_file(self) -> bool {
         self == Self::File
     }
@@ -142,7 +142,7 @@ pub(super) fn one_of<T: Copy>(field: impl Display, value: &str, all: &[(&str, T)
 
 /// A rule that an API server does not have: what it lets through is the runtime's to judge.
 pub(super) fn check_file(
-    source: Source,
+    source: ManifestSource,
     field: impl Display,
     value: &str,
     rule: impl Fn(&str) -> bool,

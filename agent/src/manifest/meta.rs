@@ -8,8 +8,8 @@ use gantry_model::pod::PodUid;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::field::{
-    DNS_LABEL, DNS_SUBDOMAIN, LABEL_VALUE, QUALIFIED_NAME, Result, Source, check, invalid, refuse_set,
-    required_because,
+    DNS_LABEL, DNS_SUBDOMAIN, LABEL_VALUE, ManifestSource, QUALIFIED_NAME, Result, check, invalid,
+    refuse_set, required_because,
 };
 
 /// What is used of it.
@@ -26,7 +26,7 @@ pub(super) struct Meta {
 }
 
 /// Checks names; in a file, everything that only an API server writes is passed over or refused.
-pub(super) fn meta(metadata: ObjectMeta, source: Source) -> Result<Meta> {
+pub(super) fn meta(metadata: ObjectMeta, source: ManifestSource) -> Result<Meta> {
     let ObjectMeta {
         annotations,
         labels,
@@ -76,8 +76,10 @@ pub(super) fn meta(metadata: ObjectMeta, source: Source) -> Result<Meta> {
         check("metadata.annotations", key, |k| names::is_qualified_key(&k.to_lowercase()), QUALIFIED_NAME)?;
     }
     let (generation, created_at) = match source {
-        Source::File => (0, 0),
-        Source::Api => (generation.unwrap_or(0), creation_timestamp.map_or(0, |time| time.0.as_second())),
+        ManifestSource::File => (0, 0),
+        ManifestSource::Api => {
+            (generation.unwrap_or(0), creation_timestamp.map_or(0, |time| time.0.as_second()))
+        }
     };
     Ok(Meta { namespace, name, uid, labels, annotations, generation, created_at })
 }

@@ -7,7 +7,7 @@ use gantry_model::names;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1 as k8s;
 
-use super::field::{CONFIG_KEY, FieldError, Result, Source, check, invalid, required};
+use super::field::{CONFIG_KEY, FieldError, ManifestSource, Result, check, invalid, required};
 use super::meta::{Meta, meta};
 use crate::api::{ConfigMap, Secret};
 
@@ -28,7 +28,7 @@ pub(super) type Named<T> = (String, String, T);
 pub(super) fn config_map(object: k8s::ConfigMap) -> Result<Named<ConfigMap>> {
     // `immutable` is inert: nothing changes these objects.
     let k8s::ConfigMap { binary_data, data, immutable: _, metadata } = object;
-    let Meta { namespace, name, .. } = meta(metadata, Source::File)?;
+    let Meta { namespace, name, .. } = meta(metadata, ManifestSource::File)?;
     let data = data.unwrap_or_default();
     let binary: BTreeMap<String, Vec<u8>> =
         binary_data.unwrap_or_default().into_iter().map(|(key, ByteString(value))| (key, value)).collect();
@@ -50,7 +50,7 @@ pub(super) fn config_map(object: k8s::ConfigMap) -> Result<Named<ConfigMap>> {
 
 pub(super) fn secret(object: k8s::Secret) -> Result<Named<Secret>> {
     let k8s::Secret { data, immutable: _, metadata, string_data, type_ } = object;
-    let Meta { namespace, name, .. } = meta(metadata, Source::File)?;
+    let Meta { namespace, name, .. } = meta(metadata, ManifestSource::File)?;
     let mut all: BTreeMap<String, Vec<u8>> =
         data.unwrap_or_default().into_iter().map(|(key, ByteString(value))| (key, value)).collect();
     // stringData wins, as in the API server.

@@ -7,7 +7,7 @@ use serde_ignored::Path;
 use serde_json::{Map, Value};
 
 use super::field::FieldError;
-use super::places::{self, Step};
+use super::places::{self, PathSegment};
 use super::suggest;
 use super::workload::Workload;
 
@@ -50,12 +50,12 @@ pub(super) fn kind(value: &Value) -> Result<Kind, String> {
         (Some("StatefulSet"), Some("apps/v1")) => Ok(Kind::Workload(Workload::StatefulSet)),
         (Some("DaemonSet"), Some("apps/v1")) => Ok(Kind::Workload(Workload::DaemonSet)),
         (Some("Job"), Some("batch/v1")) => Ok(Kind::Workload(Workload::Job)),
-        _ => Err(shown(value)),
+        _ => Err(render_value(value)),
     }
 }
 
 /// `kind Service of apiVersion v1`.
-pub(super) fn shown(value: &Value) -> String {
+pub(super) fn render_value(value: &Value) -> String {
     let text = |key: &str| value.get(key).and_then(Value::as_str);
     match (text("kind"), text("apiVersion")) {
         (Some(kind), Some(version)) => format!("kind {kind} of apiVersion {version}"),
@@ -64,7 +64,7 @@ pub(super) fn shown(value: &Value) -> String {
     }
 }
 
-/// What to do about a kind that only a cluster has, by what [`shown`] says of it; what there is otherwise.
+/// What to do about a kind that only a cluster has, by what [`render_value`] says of it; what there is otherwise.
 pub(super) fn instead(found: &str) -> &'static str {
     let kind = found.split_whitespace().nth(1).unwrap_or_default();
     match kind {
@@ -149,14 +149,16 @@ fn last_key(path: &Path<'_>) -> String {
 /// Where the field of the wrong type is: every field of the API types may be left out, so
 /// the document is cut down to one branch at a time until the branch that fails is found.
 fn culprit<T: DeserializeOwned>(value: &Value) -> String {
-    let mut steps: Vec<Step> = Vec::new();
+    let mut steps: Vec<PathSegment> = Vec::new();
     let mut at = value;
     let text = |key: &str| value.get(key).cloned().unwrap_or_default();
     let (version, kind) = (text("apiVersion"), text("kind"));
     loop {
-        let children: Vec<(Step, &Value)> = match at {
-            Value::Object(map) => map.iter().map(|(k, v)| (Step::Key(k.clone()), v)).collect(),
-            Value::Array(items) => items.iter().enumerate().map(|(i, v)| (Step::Index(i), v)).collect(),
+        let children: Vec<(PathSegment, &Value)> = match at {
+            Value::Object(map) => map.iter().map(|(k, v)| (PathSegment::Key(k.clone()), v)).collect(),
+            Value::Array(items) => {
+                items.iter().enumerate().map(|(i, v)| (PathSegment::Index(i), v)).collect()
+            }
             _ => break,
         };
         let failing = children.into_iter().find(|(step, child)| {
@@ -175,10 +177,10 @@ fn culprit<T: DeserializeOwned>(value: &Value) -> String {
     places::render(&steps)
 }
 
-fn wrap<'a>(steps_inside_out: impl Iterator<Item = &'a Step>, leaf: &Value) -> Value {
+fn wrap<'a>(steps_inside_out: impl Iterator<Item = &'a PathSegment>, leaf: &Value) -> Value {
     steps_inside_out.fold(leaf.clone(), |inner, step| match step {
-        Step::Key(key) => Value::Object(Map::from_iter([(key.clone(), inner)])),
-        Step::Index(_) => Value::Array(vec![inner]),
+        PathSegment::Key(key) => Value::Object(Map::from_iter([(key.clone(), inner)])),
+        PathSegment::Index(_) => Value::Array(vec![inner]),
     })
 }
 

@@ -13,15 +13,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::container::{self, Around, RESTART_POLICIES};
 use super::env::object_name;
 use super::field::{
-    DNS_LABEL, DNS_SUBDOMAIN, Result, Source, check, forbidden, invalid, invalid_plain, not_negative, one_of,
-    refuse_set, required,
+    DNS_LABEL, DNS_SUBDOMAIN, ManifestSource, Result, check, forbidden, invalid, invalid_plain, not_negative,
+    one_of, refuse_set, required,
 };
 use super::meta::{Meta, meta};
 use super::{network, placement, resources, security, volume};
 
 /// Converts one pod, checking names and refusing what would not be honoured.
-pub(super) fn pod(pod: api::Pod, source: Source) -> Result<Pod> {
-    let described = source.is_file().then(|| described(&pod));
+pub(super) fn pod(pod: api::Pod, source: ManifestSource) -> Result<Pod> {
+    let described = source.is_file().then(|| without_server_fields(&pod));
     let digest = described.as_deref().map_or_else(String::new, content_uid);
     let api::Pod { metadata, spec, status: _ } = pod;
     let meta = meta(metadata, source)?;
@@ -34,7 +34,7 @@ pub(super) fn pod(pod: api::Pod, source: Source) -> Result<Pod> {
 }
 
 // Longer than functions should be: the ledger of PodSpec has a line for each field of the API.
-fn with_spec(meta: Meta, uid: PodUid, spec: api::PodSpec, source: Source) -> Result<Pod> {
+fn with_spec(meta: Meta, uid: PodUid, spec: api::PodSpec, source: ManifestSource) -> Result<Pod> {
     let api::PodSpec {
         // Honoured.
         active_deadline_seconds,
@@ -200,7 +200,7 @@ fn namespaces_of(
 }
 
 /// Zero seconds are one, as the API server makes it.
-fn grace_of(seconds: Option<i64>, source: Source) -> Result<Duration> {
+fn grace_of(seconds: Option<i64>, source: ManifestSource) -> Result<Duration> {
     const LONGEST: u64 = 10 * 365 * 86_400;
     let field = "spec.terminationGracePeriodSeconds";
     let seconds = seconds.unwrap_or(30);
@@ -294,7 +294,7 @@ fn content_uid(described: &str) -> String {
 }
 
 /// Without what only an API server writes.
-fn described(pod: &api::Pod) -> String {
+fn without_server_fields(pod: &api::Pod) -> String {
     let metadata = ObjectMeta {
         annotations: pod.metadata.annotations.clone(),
         labels: pod.metadata.labels.clone(),

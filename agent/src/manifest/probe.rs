@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::field::{
-    FieldError, Result, Source, forbidden, invalid, invalid_plain, not_negative, one_of, required,
+    FieldError, ManifestSource, Result, forbidden, invalid, invalid_plain, not_negative, one_of, required,
     required_because,
 };
 
@@ -102,7 +102,7 @@ pub(super) fn lifecycle(
     at: &str,
     lifecycle: Option<api::Lifecycle>,
     grace: Duration,
-    source: Source,
+    source: ManifestSource,
 ) -> Result<Lifecycle> {
     let Some(api::Lifecycle { post_start, pre_stop, stop_signal }) = lifecycle else {
         return Ok(Lifecycle::default());

@@ -8,7 +8,7 @@ use gantry_model::quantity;
 use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::field::{FieldError, Result, Source, invalid, refuse_set};
+use super::field::{FieldError, ManifestSource, Result, invalid, refuse_set};
 
 /// One list, cpu in thousandths, the others in bytes.
 #[derive(Default)]
@@ -22,7 +22,7 @@ struct List {
 pub(super) fn resources(
     at: &str,
     resources: Option<api::ResourceRequirements>,
-    source: Source,
+    source: ManifestSource,
 ) -> Result<Resources> {
     let Some(api::ResourceRequirements { claims, limits, requests }) = resources else {
         return Ok(Resources::default());
@@ -72,7 +72,7 @@ fn limit_text(name: &str, limit: i64) -> String {
 pub(super) fn written(
     at: &str,
     list: Option<api::ResourceRequirements>,
-    source: Source,
+    source: ManifestSource,
 ) -> Result<Requirements> {
     resources(at, list.clone(), source)?;
     let api::ResourceRequirements { claims: _, limits, requests } = list.unwrap_or_default();
@@ -84,7 +84,7 @@ pub(super) fn texts(list: Option<BTreeMap<String, Quantity>>) -> BTreeMap<String
 }
 
 /// Others are counted at admission, when an API server has let them through.
-fn list(at: &str, list: Option<BTreeMap<String, Quantity>>, source: Source) -> Result<List> {
+fn list(at: &str, list: Option<BTreeMap<String, Quantity>>, source: ManifestSource) -> Result<List> {
     let mut found = List::default();
     for (resource, Quantity(text)) in list.unwrap_or_default() {
         let field = format!("{at}.{resource}");

@@ -10,8 +10,8 @@ use k8s_openapi::api::core::v1 as api;
 
 use super::apparmor;
 use super::field::{
-    Result, Source, check, check_file, descending_path, duplicate, id_of, invalid, one_of, refuse_set,
-    required, required_because,
+    ManifestSource, Result, check, check_file, descending_path, duplicate, id_of, invalid, one_of,
+    refuse_set, required, required_because,
 };
 use crate::admission::SAFE_SYSCTLS;
 
@@ -32,7 +32,7 @@ pub(super) fn pod(
     context: Option<api::PodSecurityContext>,
     annotations: &BTreeMap<String, String>,
     namespaces: Namespaces,
-    source: Source,
+    source: ManifestSource,
 ) -> Result<(PodSecurity, Inherited)> {
     let api::PodSecurityContext {
         app_armor_profile,
@@ -98,7 +98,7 @@ pub(super) fn pod(
         run_as_non_root: run_as_non_root.unwrap_or(false),
         seccomp,
         app_armor,
-        annotated: apparmor::annotated(annotations),
+        annotated: apparmor::parse_annotations(annotations),
         se_linux,
     };
     Ok((security, inherited))
@@ -109,7 +109,7 @@ pub(super) fn container(
     context: Option<api::SecurityContext>,
     inherited: &Inherited,
     namespaces: Namespaces,
-    source: Source,
+    source: ManifestSource,
 ) -> Result<Security> {
     let api::SecurityContext {
         allow_privilege_escalation,
@@ -202,7 +202,7 @@ fn seccomp_of(at: &str, profile: Option<api::SeccompProfile>) -> Result<Option<S
     }
 }
 
-fn capabilities_of(field: &str, list: Option<Vec<String>>, source: Source) -> Result<Vec<String>> {
+fn capabilities_of(field: &str, list: Option<Vec<String>>, source: ManifestSource) -> Result<Vec<String>> {
     let list = list.unwrap_or_default();
     let word = |c: &str| {
         !c.is_empty() && c.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_')
@@ -236,7 +236,7 @@ fn sysctls_of(
     at: &str,
     list: Vec<api::Sysctl>,
     namespaces: Namespaces,
-    source: Source,
+    source: ManifestSource,
 ) -> Result<Vec<(String, String)>> {
     let mut sysctls: Vec<(String, String)> = Vec::with_capacity(list.len());
     for (index, api::Sysctl { name, value }) in list.into_iter().enumerate() {

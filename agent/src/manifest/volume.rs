@@ -12,10 +12,10 @@ use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::container::pull_policy_of;
-use super::env::{Place, field_path, object_name, resource_ref};
+use super::env::{FieldPathTarget, field_path, object_name, resource_ref};
 use super::field::{
-    CONFIG_KEY, DNS_LABEL, FieldError, Result, Source, check, descending_path, duplicate, forbidden, invalid,
-    invalid_plain, no_backsteps, not_found, one_of, refuse_set, required, required_because,
+    CONFIG_KEY, DNS_LABEL, FieldError, ManifestSource, Result, check, descending_path, duplicate, forbidden,
+    invalid, invalid_plain, no_backsteps, not_found, one_of, refuse_set, required, required_because,
 };
 
 /// Of files in ConfigMap, Secret, projected and downwardAPI volumes.
@@ -25,7 +25,7 @@ const TOKEN_SECONDS: i64 = 3600;
 const MIN_TOKEN_SECONDS: i64 = 600;
 const MODE_RULE: &str = "must be a number between 0 and 0777 (octal), both inclusive";
 
-pub(super) fn volumes(list: Vec<api::Volume>, source: Source) -> Result<Vec<Volume>> {
+pub(super) fn volumes(list: Vec<api::Volume>, source: ManifestSource) -> Result<Vec<Volume>> {
     let mut volumes: Vec<Volume> = Vec::with_capacity(list.len());
     for (index, volume) in list.into_iter().enumerate() {
         let at = format!("spec.volumes[{index}]");
@@ -43,7 +43,7 @@ pub(super) fn volumes(list: Vec<api::Volume>, source: Source) -> Result<Vec<Volu
 }
 
 // Longer than functions should be: the ledger of Volume has a line for each field of the API.
-fn source_of(at: &str, volume: api::Volume, _source: Source) -> Result<VolumeSource> {
+fn source_of(at: &str, volume: api::Volume, _source: ManifestSource) -> Result<VolumeSource> {
     let api::Volume {
         name: _,
         // Honoured.
@@ -321,12 +321,12 @@ fn files_of(at: &str, items: Vec<api::DownwardAPIVolumeFile>) -> Result<Vec<Down
                 return Err(invalid(at, "resource", why));
             }
             (Some(field), None) => {
-                DownwardValue::Field(field_path(&format!("{at}.fieldRef"), field, Place::Volume)?)
+                DownwardValue::Field(field_path(&format!("{at}.fieldRef"), field, FieldPathTarget::Volume)?)
             }
             (None, Some(resource)) => DownwardValue::Resource(resource_ref(
                 &format!("{at}.resourceFieldRef"),
                 resource,
-                Place::Volume,
+                FieldPathTarget::Volume,
             )?),
             (None, None) => {
                 return Err(required_because(at, "one of fieldRef and resourceFieldRef is required"));

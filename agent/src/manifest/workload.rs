@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use serde_json::Value;
 
-use super::field::{FieldError, Result, Source, invalid, invalid_plain, required};
+use super::field::{FieldError, ManifestSource, Result, invalid, invalid_plain, required};
 use super::meta::{Meta, meta};
 use super::{Object, parse, pod};
 
@@ -40,7 +40,7 @@ impl Workload {
     }
 
     /// What its controller would do, and nobody does here.
-    fn undone(self) -> &'static str {
+    fn missing_behaviour(self) -> &'static str {
         match self {
             Self::Deployment | Self::ReplicaSet => {
                 "a pod that is stopped is not replaced, a change is not rolled out"
@@ -53,7 +53,7 @@ impl Workload {
 }
 
 /// What a workload comes to on one node.
-struct Plan {
+struct WorkloadPlan {
     kind: Workload,
     meta: Meta,
     template: api::PodTemplateSpec,
@@ -81,14 +81,14 @@ pub(super) fn pods(kind: Workload, value: &Value) -> Result<(Vec<Object>, String
     let mut objects = Vec::with_capacity(numbers.len());
     for number in numbers {
         // The file's own faults are the template's: the name is the workload's.
-        let pod = pod::pod(plan.pod(number), Source::File).map_err(in_template)?;
+        let pod = pod::pod(plan.pod(number), ManifestSource::File).map_err(in_template)?;
         objects.push(Object::Pod { pod: Box::new(pod), uid_given: false });
     }
     let names: Vec<String> = objects.iter().map(|object| object.id().1).collect();
     Ok((objects, plan.note(&names)))
 }
 
-impl Plan {
+impl WorkloadPlan {
     fn pod(&self, number: Option<u32>) -> api::Pod {
         let name = match number {
             Some(number) => format!("{}-{number}", self.meta.name),
@@ -128,7 +128,7 @@ impl Plan {
     fn note(&self, pods: &[String]) -> String {
         let what = format!("{} {}/{}", self.kind.name(), self.meta.namespace, self.meta.name);
         let short = |name: &String| name.rsplit('/').next().unwrap_or_default().to_owned();
-        let undone = self.kind.undone();
+        let undone = self.kind.missing_behaviour();
         match pods {
             [] => format!("{what} asks for no pod"),
             [only] => format!("{what} runs as one pod on this node ({}): {undone}", short(only)),
@@ -144,7 +144,7 @@ impl Plan {
     }
 }
 
-fn deployment(object: apps::Deployment) -> Result<Plan> {
+fn deployment(object: apps::Deployment) -> Result<WorkloadPlan> {
     let apps::Deployment { metadata, spec, status: _ } = object;
     let apps::DeploymentSpec {
         replicas,
@@ -157,17 +157,17 @@ fn deployment(object: apps::Deployment) -> Result<Plan> {
         revision_history_limit: _,
         strategy: _,
     } = spec.ok_or_else(|| required("spec"))?;
-    replicated(Workload::Deployment, metadata, replicas, &selector, template)
+    plan_replicas(Workload::Deployment, metadata, replicas, &selector, template)
 }
 
-fn replica_set(object: apps::ReplicaSet) -> Result<Plan> {
+fn replica_set(object: apps::ReplicaSet) -> Result<WorkloadPlan> {
     let apps::ReplicaSet { metadata, spec, status: _ } = object;
     let apps::ReplicaSetSpec { replicas, selector, template, min_ready_seconds: _ } =
         spec.ok_or_else(|| required("spec"))?;
-    replicated(Workload::ReplicaSet, metadata, replicas, &selector, template.unwrap_or_default())
+    plan_replicas(Workload::ReplicaSet, metadata, replicas, &selector, template.unwrap_or_default())
 }
 
-fn stateful_set(object: apps::StatefulSet) -> Result<Plan> {
+fn stateful_set(object: apps::StatefulSet) -> Result<WorkloadPlan> {
     let apps::StatefulSet { metadata, spec, status: _ } = object;
     let apps::StatefulSetSpec {
         ordinals,
@@ -191,12 +191,12 @@ fn stateful_set(object: apps::StatefulSet) -> Result<Plan> {
     if let Some(spec) = template.spec.as_mut().filter(|spec| spec.subdomain.is_none()) {
         spec.subdomain = service_name.filter(|name| !name.is_empty());
     }
-    let plan = replicated(Workload::StatefulSet, metadata, replicas, &selector, template)?;
+    let plan = plan_replicas(Workload::StatefulSet, metadata, replicas, &selector, template)?;
     let start = ordinals.and_then(|ordinals| ordinals.start).unwrap_or(0);
-    Ok(Plan { first: Some(count_of("spec.ordinals.start", start, u32::MAX)?), ..plan })
+    Ok(WorkloadPlan { first: Some(count_of("spec.ordinals.start", start, u32::MAX)?), ..plan })
 }
 
-fn daemon_set(object: apps::DaemonSet) -> Result<Plan> {
+fn daemon_set(object: apps::DaemonSet) -> Result<WorkloadPlan> {
     let apps::DaemonSet { metadata, spec, status: _ } = object;
     let apps::DaemonSetSpec {
         selector,
@@ -206,22 +206,22 @@ fn daemon_set(object: apps::DaemonSet) -> Result<Plan> {
         revision_history_limit: _,
         update_strategy: _,
     } = spec.ok_or_else(|| required("spec"))?;
-    let plan = replicated(Workload::DaemonSet, metadata, Some(1), &selector, template)?;
-    Ok(Plan { first: None, ..plan })
+    let plan = plan_replicas(Workload::DaemonSet, metadata, Some(1), &selector, template)?;
+    Ok(WorkloadPlan { first: None, ..plan })
 }
 
-fn replicated(
+fn plan_replicas(
     kind: Workload,
     metadata: ObjectMeta,
     replicas: Option<i32>,
     selector: &LabelSelector,
     template: api::PodTemplateSpec,
-) -> Result<Plan> {
-    let meta = meta(metadata, Source::File)?;
+) -> Result<WorkloadPlan> {
+    let meta = meta(metadata, ManifestSource::File)?;
     let count = count_of("spec.replicas", replicas.unwrap_or(1), MOST)?;
     let labels = template.metadata.as_ref().and_then(|meta| meta.labels.clone()).unwrap_or_default();
     selects(kind, selector, &labels)?;
-    Ok(Plan { kind, meta, template, first: Some(0), count, indexed: false })
+    Ok(WorkloadPlan { kind, meta, template, first: Some(0), count, indexed: false })
 }
 
 fn count_of(field: &str, count: i32, most: u32) -> Result<u32> {
@@ -264,7 +264,7 @@ fn selects(kind: Workload, selector: &LabelSelector, labels: &BTreeMap<String, S
 }
 
 /// Which one is allowed hangs on who would restart the pod.
-fn restart_policy(plan: &Plan) -> Result<()> {
+fn restart_policy(plan: &WorkloadPlan) -> Result<()> {
     const FIELD: &str = "spec.template.spec.restartPolicy";
     let policy = plan.template.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()).unwrap_or("");
     let value = |supported: &str| {

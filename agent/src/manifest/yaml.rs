@@ -10,7 +10,7 @@ const CHARS: usize = 120;
 
 /// The first fault of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
+pub struct YamlFault {
     /// Line and column, from 1; none when nobody knows.
     place: Option<(u64, u64)>,
     why: String,
@@ -18,7 +18,7 @@ pub struct Fault {
     excerpt: Vec<(usize, String)>,
 }
 
-impl Fault {
+impl YamlFault {
     pub(super) fn new(error: &serde_saphyr::Error, text: &str) -> Self {
         let place = error.location().map(|at| (at.line(), at.column())).filter(|(line, _)| *line > 0);
         let told = error.render_with_options(serde_saphyr::render_options! {
@@ -47,7 +47,7 @@ impl Fault {
 }
 
 /// What follows the file's name.
-impl fmt::Display for Fault {
+impl fmt::Display for YamlFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some((line, column)) = self.place {
             write!(f, ":{line}:{column}")?;

@@ -8,11 +8,11 @@ use std::marker::PhantomData;
 use std::task::{Context, Poll};
 
 use futures_util::future::BoxFuture;
-use gantry_proto::beyond::beyond_server::BeyondServer;
 use gantry_proto::cri;
 use gantry_proto::cri::image_service_client::ImageServiceClient;
 use gantry_proto::cri::image_service_server::{ImageService, ImageServiceServer};
 use gantry_proto::cri::runtime_service_server::RuntimeServiceServer;
+use gantry_proto::runtime_ext::runtime_extensions_server::RuntimeExtensionsServer;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
@@ -20,7 +20,7 @@ use tonic::server::NamedService;
 use tonic::transport::Channel;
 use tower::{Service, ServiceExt};
 
-use crate::beyond::pulls::Pulls;
+use crate::runtime_ext::pulls::Pulls;
 
 /// Passes a whole service on, that of the generated server `S`. A runtime that does not have it says so itself.
 #[derive(Debug)]
@@ -31,8 +31,8 @@ pub struct Proxy<S> {
 
 /// Passes `runtime.v1.RuntimeService` on.
 pub type RuntimeProxy = Proxy<RuntimeServiceServer<()>>;
-/// Passes `gantry.beyond.v1.Beyond` on.
-pub type BeyondProxy = Proxy<BeyondServer<()>>;
+/// Passes `gantry.runtime_ext.v1.RuntimeExtensions` on.
+pub type RuntimeExtensionsProxy = Proxy<RuntimeExtensionsServer<()>>;
 
 impl<S> Proxy<S> {
     /// To the runtime behind `channel`.

@@ -4,7 +4,6 @@ use gantry_model::pod::Role;
 use gantry_proto::operator::{self as wire};
 
 use crate::api::files::Change;
-use crate::beyond::pulls::Pulls;
 use crate::events::Event;
 use crate::explain::Finding;
 use crate::manifest::Text;
@@ -12,6 +11,7 @@ use crate::pod::Life;
 use crate::pod::status::{Condition, ContainerState, ContainerStatus, PodStatus};
 use crate::pod::worker::PodHandle;
 use crate::runtime::Exit;
+use crate::runtime_ext::pulls::Pulls;
 use crate::timeline::Span;
 
 use super::additions::Added;
@@ -35,7 +35,7 @@ pub(super) fn text(manifest: wire::Manifest) -> Text {
     Text { path: manifest.path.into(), text: manifest.text }
 }
 
-pub(super) fn applied(added: &[Added]) -> wire::ApplyManifestsResponse {
+pub(super) fn to_apply_response(added: &[Added]) -> wire::ApplyManifestsResponse {
     let form = |added: &Added| wire::Applied {
         kind: added.kind.to_owned(),
         namespace: added.namespace.clone(),

@@ -1,5 +1,5 @@
 //! A pod as Kubernetes' object, for `gantry ps -o json` and `gantry wait`. Pure: owns what is shown of a pod beside its
-//! file's words; the status' form is [`crate::status`]'s. Called by [`super::form`].
+//! file's words; the status' form is [`crate::status`]'s. Called by [`super::convert`].
 
 use gantry_model::pod::{Container, Pod};
 use k8s_openapi::api::core::v1::{self as api, PodSpec};
@@ -30,7 +30,7 @@ fn object(pod: &Pod, status: &PodStatus, node: &str) -> api::Pod {
         .map(Time);
     object.spec.get_or_insert_default().node_name = Some(node.to_owned());
     let pending = api::PodStatus { phase: Some("Pending".to_owned()), ..api::PodStatus::default() };
-    object.status = Some(status::form::status(pod, status, &pending));
+    object.status = Some(status::convert::status(pod, status, &pending));
     object
 }
 

@@ -10,8 +10,8 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
-use super::cri_proxy::{BeyondProxy, ImageProxy, RuntimeProxy};
-use super::{Service, Sources};
+use super::cri_proxy::{ImageProxy, RuntimeExtensionsProxy, RuntimeProxy};
+use super::{OperatorDeps, Service};
 
 /// What failed, on which socket.
 #[derive(Debug, thiserror::Error)]
@@ -104,7 +104,7 @@ impl Socket {
     /// When the listener fails.
     pub async fn serve(
         mut self,
-        sources: Sources,
+        sources: OperatorDeps,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<(), Error> {
         let Some(listener) = self.listener.take() else {
@@ -114,8 +114,9 @@ impl Socket {
         let mut router = Server::builder().add_service(Service::new(sources));
         if let Some(channel) = runtime {
             let images = ImageProxy::new(channel.clone(), pulls);
-            let beyond = BeyondProxy::new(channel.clone());
-            router = router.add_service(RuntimeProxy::new(channel)).add_service(images).add_service(beyond);
+            let runtime_ext = RuntimeExtensionsProxy::new(channel.clone());
+            router =
+                router.add_service(RuntimeProxy::new(channel)).add_service(images).add_service(runtime_ext);
         }
         router
             .serve_with_incoming_shutdown(UnixListenerStream::new(listener), shutdown)

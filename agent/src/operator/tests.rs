@@ -11,20 +11,20 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::socket::{Error, Socket};
 use super::*;
-use crate::agent::Agent;
 use crate::logs::dir::LogDir;
 use crate::node::NodeInfo;
 use crate::pod::tests::{deps, node_info, pod as a_pod};
+use crate::pod_workers::PodWorkers;
 use crate::runtime::fake::FakeRuntime;
 use crate::timeline::Span;
 
-fn agent(runtime: &FakeRuntime, folder: &Path) -> Agent {
+fn agent(runtime: &FakeRuntime, folder: &Path) -> PodWorkers {
     let logs = Arc::new(LogDir::new(folder.join("logs")));
-    Agent::start(vec![a_pod()], deps(runtime, logs, Arc::new(SystemClock::new())))
+    PodWorkers::start(vec![a_pod()], deps(runtime, logs, Arc::new(SystemClock::new())))
 }
 
-fn sources(agent: &Agent) -> Sources {
-    Sources {
+fn sources(agent: &PodWorkers) -> OperatorDeps {
+    OperatorDeps {
         pods: agent.watch_pods(),
         node: Arc::new(NodeInfo { name: "node-1".into(), ..node_info() }),
         clock: Arc::new(SystemClock::new()),
@@ -174,7 +174,7 @@ async fn manifests_reach_whoever_owns_the_pods_and_nobody_else() {
     assert_eq!(refused.code(), Code::FailedPrecondition, "the pods of an API server");
 
     let (additions, mut asked) = mpsc::channel::<Addition>(1);
-    let service = Service { sources: Sources { additions: Some(additions), ..sources(&agent) } };
+    let service = Service { sources: OperatorDeps { additions: Some(additions), ..sources(&agent) } };
     let refused = service.apply_manifests(ask("kind: Nonsense\n")).await.unwrap_err();
     assert!(refused.code() == Code::InvalidArgument && refused.message().contains("more.yaml"), "{refused}");
     let owner = async {

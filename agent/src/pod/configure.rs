@@ -11,15 +11,15 @@ mod user;
 
 use gantry_model::pod::{Container, Pod};
 
-use super::history::Trouble;
 use super::run::Deps;
+use super::worker_state::WaitReason;
 use crate::runtime::{Image, Setup};
 use crate::volumes::{MountsOf, PodFacts};
 use environment::{EnvOf, environment, expand_all, texts};
 
 /// A container about to be created.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Wanted<'a> {
+pub(super) struct ContainerRequest<'a> {
     pub(super) deps: &'a Deps,
     pub(super) pod: &'a Pod,
     pub(super) container: &'a Container,
@@ -37,10 +37,13 @@ pub(super) struct Wanted<'a> {
 ///
 /// # Errors
 /// As CreateContainerConfigError, naming what is missing.
-pub(super) async fn configure(of: Wanted<'_>) -> Result<Setup, Trouble> {
-    let trouble =
-        |message| Trouble { reason: "CreateContainerConfigError".to_owned(), message, image: String::new() };
-    let Wanted { deps, pod, container, attempt, image, facts, images } = of;
+pub(super) async fn configure(of: ContainerRequest<'_>) -> Result<Setup, WaitReason> {
+    let trouble = |message| WaitReason {
+        reason: "CreateContainerConfigError".to_owned(),
+        message,
+        image: String::new(),
+    };
+    let ContainerRequest { deps, pod, container, attempt, image, facts, images } = of;
     let env = environment(
         deps.api.as_ref(),
         EnvOf { pod, container, facts, node: &deps.node, volumes: deps.volumes.as_ref() },

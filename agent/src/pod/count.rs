@@ -9,13 +9,13 @@ use gantry_metrics::Metrics;
 use gantry_model::pod::{Origin, Pod, Role};
 
 use super::Life;
-use super::history::{Output, Trouble};
 use super::plan::Action;
 use super::probing::ProbeKind;
 use super::run::Deps;
 use super::status::{ContainerState, ContainerStatus, Phase, PodStatus};
 use super::worker::PodHandle;
-use crate::probe::Verdict;
+use super::worker_state::{Output, WaitReason};
+use crate::probe::ProbeResult;
 use crate::timeline::Span;
 use crate::volumes::Count;
 
@@ -43,7 +43,7 @@ pub fn volumes(metrics: &Metrics, counts: &BTreeMap<String, Count>) {
 }
 
 /// What a pull's time went into, as far as the runtime tells: `layer.3.unpack` is counted as `unpack`.
-pub(super) fn stages(metrics: &Metrics, image: &Span, inner: &[Span]) {
+pub(super) fn record_stages(metrics: &Metrics, image: &Span, inner: &[Span]) {
     let is_of_it = |own: &&Span| own.start >= image.start && own.end <= image.end;
     for own in inner.iter().filter(|_| image.name == "image").filter(is_of_it) {
         let name = own.name.rsplit('.').next().unwrap_or_default();
@@ -55,7 +55,7 @@ pub(super) fn stages(metrics: &Metrics, image: &Span, inner: &[Span]) {
 }
 
 /// An action begins.
-pub(super) fn begun(deps: &Deps, pod: &Pod, action: &Action) {
+pub(super) fn record_begin(deps: &Deps, pod: &Pod, action: &Action) {
     let metrics = &deps.metrics;
     match action {
         Action::RunSandbox { .. } => {
@@ -64,23 +64,23 @@ pub(super) fn begun(deps: &Deps, pod: &Pod, action: &Action) {
                 metrics.started_userns_pods.inc([]);
             }
         }
-        Action::CreateContainer { container, .. } => started(metrics, pod, container),
+        Action::CreateContainer { container, .. } => record_start(metrics, pod, container),
         _ => {}
     }
 }
 
-fn started(metrics: &Metrics, pod: &Pod, container: &str) {
+fn record_start(metrics: &Metrics, pod: &Pod, container: &str) {
     if let Some(container) = pod.container(container) {
         metrics.started_containers.inc([kind(container.role)]);
     }
 }
 
 /// An action has come to its end, after so long.
-pub(super) fn ended(
+pub(super) fn record_end(
     deps: &Deps,
     pod: &Pod,
     action: &Action,
-    result: &Result<Output, Trouble>,
+    result: &Result<Output, WaitReason>,
     took: Duration,
 ) {
     let metrics = &deps.metrics;
@@ -95,34 +95,41 @@ pub(super) fn ended(
         }
         (Action::EnsureImage { container, .. }, Err(trouble)) => {
             // It came no further: its start is counted here, where others are with their creation.
-            started(metrics, pod, container);
-            not_started(metrics, pod, container, trouble);
+            record_start(metrics, pod, container);
+            record_failed_start(metrics, pod, container, trouble);
         }
         (
             Action::CreateContainer { container, .. }
             | Action::StartContainer { container, .. }
             | Action::PostStart { container, .. },
             Err(trouble),
-        ) => not_started(metrics, pod, container, trouble),
-        (Action::Probe { container, kind, .. }, Ok(Output::Verdict(verdict))) => {
-            probed(deps, pod, container, *kind, verdict, took);
+        ) => record_failed_start(metrics, pod, container, trouble),
+        (Action::Probe { container, kind, .. }, Ok(Output::ProbeResult(verdict))) => {
+            record_probe(deps, pod, container, *kind, verdict, took);
         }
         _ => {}
     }
 }
 
-fn not_started(metrics: &Metrics, pod: &Pod, container: &str, trouble: &Trouble) {
+fn record_failed_start(metrics: &Metrics, pod: &Pod, container: &str, trouble: &WaitReason) {
     if let Some(container) = pod.container(container) {
         metrics.started_containers_errors.inc([kind(container.role), &trouble.reason]);
     }
 }
 
 /// One that could not even be asked says nothing, as upstream.
-fn probed(deps: &Deps, pod: &Pod, container: &str, probe: ProbeKind, verdict: &Verdict, took: Duration) {
+fn record_probe(
+    deps: &Deps,
+    pod: &Pod,
+    container: &str,
+    probe: ProbeKind,
+    verdict: &ProbeResult,
+    took: Duration,
+) {
     let result = match verdict {
-        Verdict::Success(_) | Verdict::Warning(_) => "successful",
-        Verdict::Failure(_) => "failed",
-        Verdict::Unknown(_) => return,
+        ProbeResult::Success(_) | ProbeResult::Warning(_) => "successful",
+        ProbeResult::Failure(_) => "failed",
+        ProbeResult::Unknown(_) => return,
     };
     let (probe, name, namespace, uid) = (probe.as_str(), &pod.name, &pod.namespace, pod.uid.to_string());
     deps.probe_metrics.results.inc([probe, result, container, name, namespace, &uid]);
@@ -132,7 +139,7 @@ fn probed(deps: &Deps, pod: &Pod, container: &str, probe: ProbeKind, verdict: &V
 }
 
 /// The pod is gone, and so are its series.
-pub(super) fn gone(deps: &Deps, pod: &Pod) {
+pub(super) fn record_removal(deps: &Deps, pod: &Pod) {
     let uid = pod.uid.to_string();
     deps.probe_metrics.results.forget(|[.., of]| *of == uid);
     deps.probe_metrics
@@ -141,7 +148,7 @@ pub(super) fn gone(deps: &Deps, pod: &Pod) {
 }
 
 /// A status follows another; the pod was taken up so long ago.
-pub(super) fn changed(metrics: &Metrics, last: &PodStatus, next: &PodStatus, since: Duration) {
+pub(super) fn record_phase_change(metrics: &Metrics, last: &PodStatus, next: &PodStatus, since: Duration) {
     if (last.phase, next.phase) == (Phase::Pending, Phase::Running) {
         metrics.pod_start_duration.took([], since);
     }
@@ -215,9 +222,9 @@ mod tests {
             span("layer.11.download", 20, 31),
             span("layer.1.present", 20, 20),
         ];
-        stages(&metrics, &span("image", 10, 40), &inner);
+        record_stages(&metrics, &span("image", 10, 40), &inner);
         // Another stage of the pod has stages of other names within.
-        stages(&metrics, &span("sandbox", 10, 40), &inner);
+        record_stages(&metrics, &span("sandbox", 10, 40), &inner);
         let counts = ["resolve", "download", "present"].map(|name| metrics.image_pull_stage.count([name]));
         assert_eq!(counts, [1, 2, 0]);
     }

@@ -11,13 +11,13 @@ use std::time::Duration;
 use gantry_model::pod::qos::qos;
 use gantry_model::pod::{Container, Pod, Role};
 
-use super::history::History;
 use super::last::LastEnd;
-use super::plan::reset::RESTARTING_ALL;
+use super::plan::restart_all::RESTARTING_ALL;
 use super::plan::{Ended, UNKNOWN_CODE};
 use super::restart;
 use super::status::{ContainerState, ContainerStatus, Phase, PodStatus};
-use super::{Life, Orders, StopStep, Verdict};
+use super::worker_state::WorkerState;
+use super::{Life, Orders, PodFailure, StopStep};
 use crate::admission::Rejection;
 use crate::node::NodeInfo;
 use crate::runtime::{Exit, Observed};
@@ -29,7 +29,7 @@ const DEADLINE_MESSAGE: &str = "Pod was active on the node longer than the speci
 
 /// Everything a status is made from.
 #[derive(Debug, Clone, Copy)]
-pub struct Seen<'a> {
+pub struct StatusInputs<'a> {
     /// What should run.
     pub pod: &'a Pod,
     /// What was asked for.
@@ -39,7 +39,7 @@ pub struct Seen<'a> {
     /// What runs.
     pub observed: &'a Observed,
     /// What is remembered.
-    pub history: &'a History,
+    pub history: &'a WorkerState,
     /// On the monotonic clock.
     pub now: Duration,
     /// What pods learn of their node.
@@ -48,8 +48,8 @@ pub struct Seen<'a> {
 
 /// Everything but the stages, the events and the times, which the publisher knows.
 #[must_use]
-pub fn status(seen: Seen<'_>) -> PodStatus {
-    let Seen { pod, orders, life, observed, history, now, node } = seen;
+pub fn status(seen: StatusInputs<'_>) -> PodStatus {
+    let StatusInputs { pod, orders, life, observed, history, now, node } = seen;
     let going_on = orders.kill.is_none() && history.ended.is_none();
     let view = View { pod, observed, history, now, going_on };
     let of = |list: &[Container]| list.iter().map(|c| view.container(c)).collect::<Vec<_>>();
@@ -77,7 +77,7 @@ pub fn status(seen: Seen<'_>) -> PodStatus {
     PodStatus {
         life,
         phase,
-        reason: column::reason(column::Row {
+        reason: column::reason(column::ColumnInputs {
             phase,
             api_reason: &api_reason,
             killed: orders.kill.is_some(),
@@ -112,7 +112,7 @@ pub fn status(seen: Seen<'_>) -> PodStatus {
 
 /// What the pod has come to, other than by its containers. A phase that the API has as terminal is
 /// told from the first moment on (trap 3), every other when nothing runs any more.
-fn end_of(orders: &Orders, history: &History, over: bool) -> Option<LastEnd> {
+fn end_of(orders: &Orders, history: &WorkerState, over: bool) -> Option<LastEnd> {
     let failed = |reason: &str, message: String| {
         Some(LastEnd { phase: Phase::Failed, reason: reason.to_owned(), message })
     };
@@ -124,7 +124,7 @@ fn end_of(orders: &Orders, history: &History, over: bool) -> Option<LastEnd> {
             failed(reason, format!("Pod was rejected: {message}"))
         }
         (Some((Ended::DeadlineExceeded, _)), _) => failed("DeadlineExceeded", DEADLINE_MESSAGE.to_owned()),
-        (_, Some(Verdict { reason, message, .. })) => failed(reason, message.clone()),
+        (_, Some(PodFailure { reason, message, .. })) => failed(reason, message.clone()),
         (Some((Ended::Finished, _)) | None, None) => None,
     }
 }

@@ -4,26 +4,26 @@
 //!
 //! cgroup → volumes → sandbox (images side by side) → init containers one by one, sidecars among
 //! them staying → all others at once ([`init`], [`containers`], [`sandbox`]); probes, hooks and last
-//! words beside that ([`probes`], [`stop`], [`words`]).
+//! words beside that ([`probes`], [`stop`], [`termination_message`]).
 
 pub mod action;
 mod containers;
 mod ended;
 mod init;
 pub(super) mod probes;
-pub(super) mod reset;
+pub(super) mod restart_all;
 mod sandbox;
 pub(super) mod stop;
-pub(super) mod words;
+pub(super) mod termination_message;
 
 use std::time::Duration;
 
-pub use action::{Action, Op, Place};
+pub use action::{Action, Op, SandboxRef};
 use ended::decide;
 pub use ended::{Ended, UNKNOWN_CODE};
 use gantry_model::pod::{Container, Pod, Role};
 
-use super::history::{Ground, History};
+use super::worker_state::{PodResources, WorkerState};
 use super::{Life, Orders, teardown};
 use crate::runtime::{Instance, InstanceState, Observed, Sandbox};
 
@@ -61,15 +61,15 @@ pub struct Wait {
 
 /// Everything a plan is made from.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Facts<'a> {
+pub(super) struct PlanInputs<'a> {
     pub(super) pod: &'a Pod,
     pub(super) orders: &'a Orders,
     pub(super) observed: &'a Observed,
-    pub(super) history: &'a History,
+    pub(super) history: &'a WorkerState,
     pub(super) now: Duration,
 }
 
-impl<'a> Facts<'a> {
+impl<'a> PlanInputs<'a> {
     /// The newest record, from memory when the runtime has none any more.
     pub(super) fn record(self, container: &Container) -> Option<&'a Instance> {
         self.observed.newest(&container.name).or_else(|| self.history.last.get(&container.name))
@@ -88,7 +88,7 @@ impl<'a> Facts<'a> {
     pub(super) fn has_started(self, container: &Container, instance: &Instance) -> bool {
         matches!(instance.state, InstanceState::Running { .. })
             && self.history.hooks.is_done(&instance.id)
-            && self.history.probing.started(container, &instance.id)
+            && self.history.probing.is_started(container, &instance.id)
     }
 }
 
@@ -103,7 +103,7 @@ pub(super) struct Draft {
 
 impl Draft {
     /// Adds an action unless it is under way or waits after a failure.
-    pub(super) fn act(&mut self, facts: Facts<'_>, action: Action) {
+    pub(super) fn act(&mut self, facts: PlanInputs<'_>, action: Action) {
         let op = action.op();
         if let Some(until) = facts.history.retry_at(&op, facts.now) {
             self.wake_at(until);
@@ -119,10 +119,10 @@ impl Draft {
 
 /// Decides.
 #[must_use]
-pub fn plan(pod: &Pod, orders: &Orders, observed: &Observed, history: &History, now: Duration) -> Plan {
-    let facts = Facts { pod, orders, observed, history, now };
+pub fn plan(pod: &Pod, orders: &Orders, observed: &Observed, history: &WorkerState, now: Duration) -> Plan {
+    let facts = PlanInputs { pod, orders, observed, history, now };
     let mut draft = Draft::default();
-    let resets = orders.kill.is_none() && history.ended.is_none() && reset::due(facts);
+    let resets = orders.kill.is_none() && history.ended.is_none() && restart_all::due(facts);
     let own_end = || if orders.kill.is_none() { decide(facts, resets, &mut draft) } else { None };
     let ended = history.ended.map(|(ended, _)| ended).or_else(own_end);
     let mut reset = None;
@@ -130,7 +130,7 @@ pub fn plan(pod: &Pod, orders: &Orders, observed: &Observed, history: &History, 
     let life = if orders.kill.is_some() || ended.is_some() {
         teardown::plan(facts, &mut draft)
     } else if resets {
-        reset = Some(reset::plan(facts, &mut draft));
+        reset = Some(restart_all::plan(facts, &mut draft));
         if started { Life::Running } else { Life::Starting }
     } else {
         bring_up(facts, &mut draft);
@@ -142,7 +142,7 @@ pub fn plan(pod: &Pod, orders: &Orders, observed: &Observed, history: &History, 
     Plan { life, actions, abandon, waits, wake, ended, started, reset }
 }
 
-fn has_run(facts: Facts<'_>, container: &Container) -> bool {
+fn has_run(facts: PlanInputs<'_>, container: &Container) -> bool {
     match facts.record(container).map(|instance| (&instance.state, instance.attempt)) {
         Some((InstanceState::Running { .. }, _)) => true,
         Some((InstanceState::Exited(exit), attempt)) => exit.started_at != 0 || attempt > 0,
@@ -153,7 +153,7 @@ fn has_run(facts: Facts<'_>, container: &Container) -> bool {
 }
 
 /// Each step as soon as the one it needs is done; what needs nothing of another goes beside it.
-fn bring_up(facts: Facts<'_>, draft: &mut Draft) {
+fn bring_up(facts: PlanInputs<'_>, draft: &mut Draft) {
     let parent = prepare(facts, draft);
     let current = sandbox::current(facts);
     let leftovers = sandbox::stop_leftovers(facts, draft, current);
@@ -161,7 +161,7 @@ fn bring_up(facts: Facts<'_>, draft: &mut Draft) {
         // Whatever held the old network and name is stopped: remove before add.
         draft.act(facts, sandbox::run(facts, parent));
     }
-    stop::kill_failed(facts, draft);
+    stop::kill_unhealthy(facts, draft);
     let place = current.zip(parent).map(|(sandbox, parent)| place(sandbox, parent));
     let initialized = init::plan(facts, draft, place.as_ref());
     let mut held = false;
@@ -176,12 +176,12 @@ fn bring_up(facts: Facts<'_>, draft: &mut Draft) {
         // Whatever the others are at: people add them to see why.
         containers::bring_up(facts, draft, container, place.as_ref());
     }
-    words::read(facts, draft);
+    termination_message::read(facts, draft);
     sandbox::remove_old(facts, draft, current);
 }
 
-fn place(sandbox: &Sandbox, parent: &str) -> Place {
-    Place {
+fn place(sandbox: &Sandbox, parent: &str) -> SandboxRef {
+    SandboxRef {
         sandbox: sandbox.id.clone(),
         sandbox_attempt: sandbox.attempt,
         cgroup_parent: parent.to_owned(),
@@ -191,24 +191,24 @@ fn place(sandbox: &Sandbox, parent: &str) -> Place {
 }
 
 /// Cgroup, then volumes; the cgroup's name once both are there.
-fn prepare<'a>(facts: Facts<'a>, draft: &mut Draft) -> Option<&'a str> {
-    match &facts.history.ground {
-        Ground::Unknown => draft.act(facts, Action::SetUpCgroup),
-        Ground::Cgroup { .. } => draft.act(facts, Action::SetUpVolumes),
-        Ground::Ready { parent } => {
+fn prepare<'a>(facts: PlanInputs<'a>, draft: &mut Draft) -> Option<&'a str> {
+    match &facts.history.resources {
+        PodResources::Unknown => draft.act(facts, Action::SetUpCgroup),
+        PodResources::Cgroup { .. } => draft.act(facts, Action::SetUpVolumes),
+        PodResources::Ready { parent } => {
             if facts.history.stale {
                 draft.act(facts, Action::RefreshVolumes);
             }
             return Some(parent);
         }
         // Only the end takes these away.
-        Ground::NoVolumes | Ground::Gone => {}
+        PodResources::NoVolumes | PodResources::Gone => {}
     }
     None
 }
 
 /// Where probes and hooks find the pod when they are not told a host.
-fn address(facts: Facts<'_>) -> String {
+fn address(facts: PlanInputs<'_>) -> String {
     let ips = facts.observed.newest_sandbox().map(|s| s.ips.as_slice()).unwrap_or_default();
     // A node without a network is reached on loopback, by what is on its network.
     ips.first().cloned().unwrap_or_else(|| "127.0.0.1".to_owned())

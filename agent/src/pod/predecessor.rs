@@ -1,6 +1,6 @@
 //! An earlier pod of the same name, made from an older version of the file: both exist
 //! for a while, the new one waits until the old one is gone. Owns that wait; never
-//! touches a pod that no file was the source of. Called by [`crate::agent`] before a
+//! touches a pod that no file was the source of. Called by [`crate::pod_workers`] before a
 //! worker runs, which ends pods without a manifest by the same shell.
 
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ pub async fn run_behind(mut worker: Worker, before: Vec<PodHandle>, room: Vec<Po
     let (sweeps, uid) = (worker.deps().sweeps.clone(), worker.pod().uid.clone());
     if sweeps.is_under_way(&uid) {
         worker.say("waiting until what this pod left before has been taken back".to_owned());
-        sweeps.over(&uid).await;
+        sweeps.wait_finished(&uid).await;
     }
     for handle in room {
         worker.say(format!("waiting for pod {} to make room", handle.pod.uid));

@@ -74,7 +74,7 @@ pub struct Runner<'a> {
 
 /// What the last row of verdicts came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
+enum ProbeOutcome {
     Counting,
     Good,
     Bad { since: Duration },
@@ -82,19 +82,19 @@ enum Outcome {
 
 /// One probe of one running container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Row {
+struct ProbeState {
     id: String,
     next: Duration,
     last: Option<bool>,
     run: u32,
-    outcome: Outcome,
+    outcome: ProbeOutcome,
     held: bool,
 }
 
 /// All rows of one pod.
 #[derive(Debug, Clone, Default)]
 pub struct Probing {
-    rows: BTreeMap<(String, ProbeKind), Row>,
+    rows: BTreeMap<(String, ProbeKind), ProbeState>,
 }
 
 impl Probing {
@@ -116,7 +116,7 @@ impl Probing {
     #[must_use]
     pub fn due(&self, container: &Container, kind: ProbeKind) -> Option<Duration> {
         let row = self.rows.get(&(container.name.clone(), kind)).filter(|row| !row.held)?;
-        let gated = kind != ProbeKind::Startup && !self.started(container, &row.id);
+        let gated = kind != ProbeKind::Startup && !self.is_started(container, &row.id);
         (!gated).then_some(row.next)
     }
 
@@ -153,9 +153,9 @@ impl Probing {
             return;
         }
         row.outcome = match (good, row.outcome) {
-            (true, _) => Outcome::Good,
-            (false, bad @ Outcome::Bad { .. }) => bad,
-            (false, _) => Outcome::Bad { since: now },
+            (true, _) => ProbeOutcome::Good,
+            (false, bad @ ProbeOutcome::Bad { .. }) => bad,
+            (false, _) => ProbeOutcome::Bad { since: now },
         };
         row.held = match kind {
             ProbeKind::Startup => true,
@@ -166,24 +166,24 @@ impl Probing {
 
     /// Whether the container has started, as far as its startup probe tells.
     #[must_use]
-    pub fn started(&self, container: &Container, id: &str) -> bool {
+    pub fn is_started(&self, container: &Container, id: &str) -> bool {
         container.probes.startup.is_none()
-            || self.outcome(container, ProbeKind::Startup, id) == Some(Outcome::Good)
+            || self.outcome(container, ProbeKind::Startup, id) == Some(ProbeOutcome::Good)
     }
 
     /// Whether the container is ready, as far as its readiness probe tells.
     #[must_use]
     pub fn ready(&self, container: &Container, id: &str) -> bool {
         container.probes.readiness.is_none()
-            || self.outcome(container, ProbeKind::Readiness, id) == Some(Outcome::Good)
+            || self.outcome(container, ProbeKind::Readiness, id) == Some(ProbeOutcome::Good)
     }
 
     /// Since when this probe is bad.
     #[must_use]
     pub fn bad(&self, container: &Container, kind: ProbeKind, id: &str) -> Option<Duration> {
         match self.outcome(container, kind, id)? {
-            Outcome::Bad { since } => Some(since),
-            Outcome::Counting | Outcome::Good => None,
+            ProbeOutcome::Bad { since } => Some(since),
+            ProbeOutcome::Counting | ProbeOutcome::Good => None,
         }
     }
 
@@ -193,15 +193,15 @@ impl Probing {
         if container.probes.readiness.is_some() && self.ready(container, id) {
             return Some(Mark::Ready);
         }
-        (container.probes.startup.is_some() && self.started(container, id)).then_some(Mark::Started)
+        (container.probes.startup.is_some() && self.is_started(container, id)).then_some(Mark::Started)
     }
 
-    fn outcome(&self, container: &Container, kind: ProbeKind, id: &str) -> Option<Outcome> {
+    fn outcome(&self, container: &Container, kind: ProbeKind, id: &str) -> Option<ProbeOutcome> {
         self.rows.get(&(container.name.clone(), kind)).filter(|row| row.id == id).map(|row| row.outcome)
     }
 }
 
-fn first_row(pod: &Pod, runner: &Runner<'_>, kind: ProbeKind, probe: &Probe, recalled: &Marks) -> Row {
+fn first_row(pod: &Pod, runner: &Runner<'_>, kind: ProbeKind, probe: &Probe, recalled: &Marks) -> ProbeState {
     let mark = recalled.get(runner.id);
     let good = match kind {
         ProbeKind::Startup => mark.is_some(),
@@ -213,12 +213,12 @@ fn first_row(pod: &Pod, runner: &Runner<'_>, kind: ProbeKind, probe: &Probe, rec
         // A new agent finds all containers at once, and must not ask them all at once.
         next += probe.period.mul_f64(fraction((&pod.uid, &runner.container.name, kind)));
     }
-    Row {
+    ProbeState {
         id: runner.id.to_owned(),
         next,
         last: None,
         run: 0,
-        outcome: if good { Outcome::Good } else { Outcome::Counting },
+        outcome: if good { ProbeOutcome::Good } else { ProbeOutcome::Counting },
         held: good && kind == ProbeKind::Startup,
     }
 }

@@ -1,6 +1,6 @@
 //! A resize in place, which this kubelet does not do: what a pod was admitted with stays, whatever the
 //! API asks for later, and whichever agent looks after the pod then. Pure: owns its words, and the
-//! comparison with [`Admitted`]; never changes a cgroup. Called by [`crate::agent`] when a pod is described anew, or taken up
+//! comparison with [`Admitted`]; never changes a cgroup. Called by [`crate::pod_workers`] when a pod is described anew, or taken up
 //! again.
 //!
 //! Containers that start again, the status and the admission of other pods all read the description,

@@ -42,21 +42,21 @@ impl Backoff {
     /// Until when the key is blocked, counted from `event` (when the container ended).
     #[must_use]
     pub fn blocked_since_event(&self, key: &str, event: Duration, now: Duration) -> Option<Duration> {
-        let entry = self.entries.get(key).filter(|entry| !expired(entry, event))?;
+        let entry = self.entries.get(key).filter(|entry| !is_expired(entry, event))?;
         Some(event + entry.delay).filter(|until| now < *until)
     }
 
     /// Until when the key is blocked, counted from its last failure.
     #[must_use]
-    pub fn blocked(&self, key: &str, now: Duration) -> Option<Duration> {
-        let entry = self.entries.get(key).filter(|entry| !expired(entry, now))?;
+    pub fn blocked_until(&self, key: &str, now: Duration) -> Option<Duration> {
+        let entry = self.entries.get(key).filter(|entry| !is_expired(entry, now))?;
         Some(entry.updated + entry.delay).filter(|until| now < *until)
     }
 
     /// One more failure, which happened at `event`.
     pub fn next(&mut self, key: &str, event: Duration, now: Duration) {
         let delay = match self.entries.get(key) {
-            Some(entry) if !expired(entry, event) => (entry.delay * 2).min(self.max),
+            Some(entry) if !is_expired(entry, event) => (entry.delay * 2).min(self.max),
             _ => self.initial,
         };
         self.entries.insert(key.to_owned(), Entry { delay, updated: now });
@@ -69,7 +69,7 @@ impl Backoff {
     }
 }
 
-fn expired(entry: &Entry, event: Duration) -> bool {
+fn is_expired(entry: &Entry, event: Duration) -> bool {
     event.saturating_sub(entry.updated) > FORGOTTEN
 }
 

@@ -3,9 +3,9 @@
 //! own.
 
 mod container;
-mod ground;
 mod hook;
 mod image;
+mod pod_resources;
 mod probe;
 
 use std::fmt;
@@ -19,10 +19,9 @@ use gantry_model::pod::{Container, Pod};
 use tokio::sync::{mpsc, watch};
 
 use super::count;
-use super::history::{Output, Trouble};
 use super::plan::Action;
+use super::worker_state::{Output, WaitReason};
 use crate::api::Api;
-use crate::beyond::Beyond;
 use crate::cgroups::Cgroups;
 use crate::checkpoint::Checkpoints;
 use crate::events::sink::Recorder;
@@ -33,6 +32,7 @@ use crate::node::NodeInfo;
 use crate::pod::sweeps::Sweeps;
 use crate::probe::ProbeIo;
 use crate::runtime::{Error, Runtime, Subject};
+use crate::runtime_ext::RuntimeExtensions;
 use crate::timeline::Span;
 use crate::users::UserRanges;
 use crate::volumes::{Volumes, WordsOf};
@@ -75,19 +75,19 @@ pub struct Deps {
     /// The same of probes.
     pub probe_metrics: Arc<ProbeMetrics>,
     /// What the runtime tells that no call of [`Runtime`] asks for.
-    pub beyond: Beyond,
+    pub runtime_ext: RuntimeExtensions,
 }
 
 /// How an effect tells what it is about, while it still runs.
 #[derive(Debug, Clone)]
-pub struct Teller {
+pub struct NoteSender {
     sender: mpsc::Sender<Note>,
 }
 
 /// Notes that the worker has not taken yet.
 const BACKLOG: usize = 64;
 
-impl Teller {
+impl NoteSender {
     pub(in crate::pod) fn new() -> (Self, mpsc::Receiver<Note>) {
         let (sender, receiver) = mpsc::channel(BACKLOG);
         (Self { sender }, receiver)
@@ -119,7 +119,7 @@ impl fmt::Debug for Deps {
 #[derive(Debug)]
 pub(super) struct Finished {
     pub(super) action: Action,
-    pub(super) result: Result<Output, Trouble>,
+    pub(super) result: Result<Output, WaitReason>,
     /// When, by the wall clock.
     pub(super) end: i64,
     /// The stage that it was, if it was one that succeeded.
@@ -133,19 +133,19 @@ pub(super) struct Finished {
 struct Task<'a> {
     deps: &'a Deps,
     pod: &'a Pod,
-    teller: &'a Teller,
+    notes_out: &'a NoteSender,
 }
 
 impl Task<'_> {
     /// About the pod.
     async fn tell(self, kind: Kind, reason: &'static str, message: impl Into<String>) {
-        self.teller.tell(Note::pod(kind, reason, message)).await;
+        self.notes_out.tell(Note::pod(kind, reason, message)).await;
     }
 
     /// About one of its containers; its ID would make each restart an event of its own.
     async fn tell_of(self, container: &Container, id: &str, kind: Kind, reason: &'static str, message: &str) {
         let message = if id.is_empty() { message.to_owned() } else { message.replace(id, &container.name) };
-        self.teller.tell(Note::container(kind, reason, &container.name, message)).await;
+        self.notes_out.tell(Note::container(kind, reason, &container.name, message)).await;
     }
 }
 
@@ -154,15 +154,15 @@ pub(super) async fn perform(
     deps: Deps,
     pod: Arc<Pod>,
     action: Action,
-    teller: Teller,
+    notes_out: NoteSender,
     open: Option<Span>,
 ) -> Finished {
     let mut made = String::new();
-    let task = Task { deps: &deps, pod: &pod, teller: &teller };
+    let task = Task { deps: &deps, pod: &pod, notes_out: &notes_out };
     let begun = deps.clock.mono();
-    count::begun(&deps, &pod, &action);
+    count::record_begin(&deps, &pod, &action);
     let result = effect(task, &action, &mut made).await;
-    count::ended(&deps, &pod, &action, &result, deps.clock.mono().saturating_sub(begun));
+    count::record_end(&deps, &pod, &action, &result, deps.clock.mono().saturating_sub(begun));
     let end = deps.clock.wall_nanos();
     let stage = open.filter(|_| result.is_ok()).map(|open| Span { end, ..open });
     Finished { action, result, end, stage, made }
@@ -206,7 +206,7 @@ fn stage_of(action: &Action) -> Option<(&'static str, &str)> {
 
 /// A stage, and the runtime's own stages within it. Asked for beside the pod's way to ready, not on
 /// it; a runtime without a timeline leaves out detail, not the pod.
-pub(super) async fn detailed(
+pub(super) async fn add_runtime_spans(
     deps: Deps,
     pod: Arc<Pod>,
     action: Action,
@@ -232,19 +232,19 @@ pub(super) async fn detailed(
     (stage, inner)
 }
 
-async fn effect(task: Task<'_>, action: &Action, made: &mut String) -> Result<Output, Trouble> {
+async fn effect(task: Task<'_>, action: &Action, made: &mut String) -> Result<Output, WaitReason> {
     match action {
-        Action::SetUpCgroup => ground::cgroup(task).await,
-        Action::SetUpVolumes | Action::RefreshVolumes => ground::volumes(task).await,
-        Action::TearDownVolumes => ground::no_volumes(task).await,
-        Action::TearDownCgroup => ground::no_cgroup(task).await,
-        Action::Remember { marks } => ground::remember(task, marks).await,
+        Action::SetUpCgroup => pod_resources::cgroup(task).await,
+        Action::SetUpVolumes | Action::RefreshVolumes => pod_resources::volumes(task).await,
+        Action::TearDownVolumes => pod_resources::no_volumes(task).await,
+        Action::TearDownCgroup => pod_resources::no_cgroup(task).await,
+        Action::Remember { marks } => pod_resources::remember(task, marks).await,
         Action::RunSandbox { attempt, cgroup_parent, replaces } => {
-            *made = ground::sandbox(task, *attempt, cgroup_parent, *replaces).await?;
+            *made = pod_resources::sandbox(task, *attempt, cgroup_parent, *replaces).await?;
             Ok(Output::Done)
         }
-        Action::StopSandbox { id } => ground::stop_sandbox(task, id).await,
-        Action::RemoveSandbox { id } => ground::remove_sandbox(task, id).await,
+        Action::StopSandbox { id } => pod_resources::stop_sandbox(task, id).await,
+        Action::RemoveSandbox { id } => pod_resources::remove_sandbox(task, id).await,
         Action::EnsureImage { container, .. } => image::ensure(task, find(task.pod, container)?).await,
         Action::CreateContainer { container, attempt, place, image, .. } => {
             let container = find(task.pod, container)?;
@@ -278,17 +278,17 @@ async fn effect(task: Task<'_>, action: &Action, made: &mut String) -> Result<Ou
 
 /// A plan only names containers of its pod; one that is not there is reported, not
 /// assumed away.
-fn find<'a>(pod: &'a Pod, name: &str) -> Result<&'a Container, Trouble> {
+fn find<'a>(pod: &'a Pod, name: &str) -> Result<&'a Container, WaitReason> {
     pod.container(name)
-        .ok_or_else(|| trouble("CreateContainerConfigError", format!("pod has no container {name:?}")))
+        .ok_or_else(|| wait_reason("CreateContainerConfigError", format!("pod has no container {name:?}")))
 }
 
-fn trouble(reason: &str, message: String) -> Trouble {
-    Trouble { reason: reason.to_owned(), message, image: String::new() }
+fn wait_reason(reason: &str, message: String) -> WaitReason {
+    WaitReason { reason: reason.to_owned(), message, image: String::new() }
 }
 
 /// Upstream's event of a pod that does not end: the step that failed, on what, and the whole answer.
-fn kill_failed(step: &str, target: &str, error: &Error) -> String {
+fn kill_error(step: &str, target: &str, error: &Error) -> String {
     format!("error killing pod: failed to {step:?} for {target:?} with {step}Error: {:?}", error.in_go())
 }
 

@@ -69,7 +69,7 @@ impl Sweeps {
     }
 
     /// Waits until it is not. Cancel-safe.
-    pub(crate) async fn over(&self, uid: &PodUid) {
+    pub(crate) async fn wait_finished(&self, uid: &PodUid) {
         // The sender is ours: it cannot be gone.
         let _ = self.sets.subscribe().wait_for(|sets| !sets.swept.contains(uid)).await;
     }

@@ -5,36 +5,36 @@
 
 use std::time::Duration;
 
-use super::history::Ground;
-use super::plan::{Action, Draft, Facts, Op, probes, stop, words};
+use super::plan::{Action, Draft, Op, PlanInputs, probes, stop, termination_message};
+use super::worker_state::PodResources;
 use super::{Life, StopStep};
 use crate::runtime::InstanceState;
 
 /// The order is the contract (trap 4): containers stopped → exit codes and last words known →
 /// network and sandbox gone → volumes and cgroup gone → records removed.
-pub(super) fn plan(facts: Facts<'_>, draft: &mut Draft) -> Life {
+pub(super) fn plan(facts: PlanInputs<'_>, draft: &mut Draft) -> Life {
     stop::abandon(facts, draft);
     let deadline = deadline(facts);
     let stopping = |step| Life::Stopping { deadline: Some(deadline), step };
     if stop_containers(facts, draft, deadline) {
         return stopping(StopStep::Containers);
     }
-    if words::read(facts, draft) {
+    if termination_message::read(facts, draft) {
         return stopping(StopStep::Containers);
     }
     if stop_sandboxes(facts, draft) {
         return stopping(StopStep::Sandbox);
     }
-    match facts.history.ground {
-        Ground::Unknown | Ground::Cgroup { .. } | Ground::Ready { .. } => {
+    match facts.history.resources {
+        PodResources::Unknown | PodResources::Cgroup { .. } | PodResources::Ready { .. } => {
             draft.act(facts, Action::TearDownVolumes);
             return stopping(StopStep::Volumes);
         }
-        Ground::NoVolumes => {
+        PodResources::NoVolumes => {
             draft.act(facts, Action::TearDownCgroup);
             return stopping(StopStep::Cgroup);
         }
-        Ground::Gone => {}
+        PodResources::Gone => {}
     }
     if !facts.orders.remove {
         return Life::Stopped;
@@ -43,14 +43,14 @@ pub(super) fn plan(facts: Facts<'_>, draft: &mut Draft) -> Life {
 }
 
 /// When what still runs is killed: as ordered, or the pod's grace after its own end.
-fn deadline(facts: Facts<'_>) -> Duration {
+fn deadline(facts: PlanInputs<'_>) -> Duration {
     let own = facts.history.ended.map_or(facts.now, |(_, since)| since) + facts.pod.grace;
     facts.orders.kill.as_ref().map_or(own, |kill| kill.deadline)
 }
 
 /// Whether any container still runs, or an effect under way may yet start one or fill a volume: what
 /// was begun cannot be taken back, so its end is awaited.
-fn stop_containers(facts: Facts<'_>, draft: &mut Draft, deadline: Duration) -> bool {
+fn stop_containers(facts: PlanInputs<'_>, draft: &mut Draft, deadline: Duration) -> bool {
     let mut waiting = facts.history.flights.keys().any(|op| {
         matches!(
             op,
@@ -70,7 +70,7 @@ fn stop_containers(facts: Facts<'_>, draft: &mut Draft, deadline: Duration) -> b
 
 /// Whether any sandbox is not known to be stopped. One that is NotReady already is
 /// stopped once more: that gives back a network that was left behind.
-fn stop_sandboxes(facts: Facts<'_>, draft: &mut Draft) -> bool {
+fn stop_sandboxes(facts: PlanInputs<'_>, draft: &mut Draft) -> bool {
     let mut waiting = false;
     for sandbox in &facts.observed.sandboxes {
         if sandbox.ready || !facts.history.stopped_sandboxes.contains(&sandbox.id) {
@@ -82,7 +82,7 @@ fn stop_sandboxes(facts: Facts<'_>, draft: &mut Draft) -> bool {
 }
 
 /// Whether anything is left to forget.
-fn remove(facts: Facts<'_>, draft: &mut Draft) -> bool {
+fn remove(facts: PlanInputs<'_>, draft: &mut Draft) -> bool {
     for instance in &facts.observed.containers {
         draft.act(facts, Action::RemoveContainer { id: instance.id.clone() });
     }

@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gantry_model::clock::Clock;
-pub(crate) use gantry_model::testing::{container, in_role, pod, restarted};
+pub(crate) use gantry_model::testing::{container, in_role, pod, with_restart_policy};
 use tokio::sync::watch;
 
 use super::Orders;
 use super::run::Deps;
 use crate::api::fake::FakeApi;
-use crate::beyond::Beyond;
 use crate::cgroups::fake::FakeCgroups;
 use crate::checkpoint::fake::Memory;
 use crate::images::Images;
@@ -18,6 +17,7 @@ use crate::logs::PodLogs;
 use crate::node::NodeInfo;
 use crate::probe::fake::FakeProbe;
 use crate::runtime::fake::FakeRuntime;
+use crate::runtime_ext::RuntimeExtensions;
 use crate::volumes::fake::FakeVolumes;
 
 /// A machine called node.
@@ -53,7 +53,7 @@ pub(crate) fn deps(runtime: &FakeRuntime, logs: Arc<dyn PodLogs>, clock: Arc<dyn
         metrics: Arc::default(),
         probe_metrics: Arc::default(),
         images: Arc::new(Images::plain()),
-        beyond: Beyond::default(),
+        runtime_ext: RuntimeExtensions::default(),
     }
 }
 

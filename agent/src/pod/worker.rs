@@ -1,5 +1,5 @@
 //! The loop of one pod: wake, observe, plan, act, publish. Owns the worker's task and its
-//! effects under way; never shares state but by channels. Started by [`crate::agent`],
+//! effects under way; never shares state but by channels. Started by [`crate::pod_workers`],
 //! one for each pod UID.
 
 mod handle;
@@ -16,18 +16,18 @@ use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tracing::Instrument;
 
 use super::count;
-use super::history::{History, Trouble};
-use super::phase::{self, Seen};
+use super::phase::{self, StatusInputs};
 use super::plan::{Action, Ended, Op, Plan, Wait, plan};
 use super::publish::Publisher;
 use super::restart::Backoff;
-use super::run::{Deps, Finished, Teller, detailed, open_stage, perform};
+use super::run::{Deps, Finished, NoteSender, add_runtime_spans, open_stage, perform};
 use super::status::{ConditionKind, PodStatus};
+use super::worker_state::{WaitReason, WorkerState};
 use super::{Life, Orders};
 use crate::admission::Rejection;
 use crate::events::{Kind, Note};
 use crate::node::HostIps;
-use crate::pod::wanted::Wanted;
+use crate::pod::update::PodUpdate;
 use crate::runtime::Observed;
 use crate::timeline::Span;
 pub use handle::PodHandle;
@@ -64,7 +64,7 @@ pub struct Worker {
     /// Whether it gives pods a network.
     network: watch::Receiver<Option<String>>,
     publisher: Publisher,
-    history: History,
+    history: WorkerState,
     /// As last observed, and when to look again at the latest; none when nothing is known.
     seen: Option<(Observed, Duration)>,
     effects: JoinSet<Finished>,
@@ -79,7 +79,7 @@ pub struct Worker {
     seen_at: i64,
     /// It has not had its turn yet.
     is_first: bool,
-    teller: Teller,
+    notes_out: NoteSender,
     notes: mpsc::Receiver<Note>,
 }
 
@@ -93,24 +93,28 @@ impl Worker {
     #[must_use]
     pub fn new(pod: Pod, deps: Deps) -> (Self, PodHandle) {
         let (_, silent) = watch::channel(false);
-        Self::watched(pod, deps, silent)
+        Self::start_watched(pod, deps, silent)
     }
 
     /// The same, with the news whether the runtime's events arrive: they come as pokes of the handle.
     #[must_use]
-    pub fn watched(pod: impl Into<Wanted>, deps: Deps, told: watch::Receiver<bool>) -> (Self, PodHandle) {
-        let Wanted { pod, last, ending: _, refused } = pod.into();
+    pub fn start_watched(
+        pod: impl Into<PodUpdate>,
+        deps: Deps,
+        told: watch::Receiver<bool>,
+    ) -> (Self, PodHandle) {
+        let PodUpdate { pod, last, ending: _, refused } = pod.into();
         let (now, wall) = (deps.clock.mono(), deps.clock.wall_nanos());
         let (orders_in, orders) = watch::channel(Orders::default());
         let (pods_in, pods) = watch::channel(pod.clone());
         let (pokes_in, pokes) = watch::channel(0);
-        let (observed, mut history) = (Observed::default(), History::new(now));
+        let (observed, mut history) = (Observed::default(), WorkerState::new(now));
         // Told once: what the API has as ended was told by an agent before.
         let rejection = refused.clone().filter(|_| last.end.is_none());
         let taken_up = last.started_at;
         history.crash = Backoff::up_to(deps.longest_wait);
         history.inherit(last, refused, now, wall);
-        let first = phase::status(Seen {
+        let first = phase::status(StatusInputs {
             pod: &pod,
             orders: &Orders::default(),
             life: Life::Waiting,
@@ -126,8 +130,9 @@ impl Worker {
         if let Some(Rejection { reason, message }) = rejection {
             publisher.event(Note::pod(Kind::Warning, reason, message), wall);
         }
-        let (teller, notes) = Teller::new();
-        let senders = Senders { orders: orders_in, pods: pods_in, pokes: pokes_in, teller: teller.clone() };
+        let (notes_out, notes) = NoteSender::new();
+        let senders =
+            Senders { orders: orders_in, pods: pods_in, pokes: pokes_in, notes_out: notes_out.clone() };
         let handle = PodHandle::new(pod.clone(), status, senders, deps.clock.clone());
         let worker = Self {
             pod,
@@ -149,7 +154,7 @@ impl Worker {
             turns: Turns::new(wall),
             seen_at: wall,
             is_first: true,
-            teller,
+            notes_out,
             notes,
         };
         (worker, handle)
@@ -258,7 +263,7 @@ impl Worker {
         match observed {
             Ok(mut observed) => {
                 let ends = observed.containers.iter().filter_map(|c| Some(c.exit()?.finished_at));
-                self.turns.looked(begun, self.deps.clock.wall_nanos(), ends);
+                self.turns.record_observation(begun, self.deps.clock.wall_nanos(), ends);
                 if self.pod.namespaces.host_network {
                     // The runtime tells none: the node's are the pod's, for probes, hooks and the
                     // downward API, too.
@@ -320,7 +325,7 @@ impl Worker {
         let led_to: Vec<String> =
             actions.into_iter().filter_map(|action| self.begin(action, now, begun)).collect();
         self.drain_notes();
-        let status = phase::status(Seen {
+        let status = phase::status(StatusInputs {
             pod: &self.pod,
             orders: &orders,
             life,
@@ -335,10 +340,10 @@ impl Worker {
         if life == Life::Gone {
             // Before it is told: a new pod of this UID counts attempts by the logs it finds.
             self.forget_logs().await;
-            count::gone(&self.deps, &self.pod);
+            count::record_removal(&self.deps, &self.pod);
         }
         let since = span_of(self.seen_at, wall);
-        count::changed(&self.deps.metrics, &self.publisher.last(), &status, since);
+        count::record_phase_change(&self.deps.metrics, &self.publisher.last(), &status, since);
         self.tell_turn(led_to, status.holds(ConditionKind::Ready), begun);
         let open = self.open.values().cloned().collect();
         self.publisher.publish(status, open, wall);
@@ -430,7 +435,7 @@ impl Worker {
             self.open.insert(op.clone(), stage.clone());
         }
         let name = stage.as_ref().map(Span::label);
-        let task = perform(self.deps.clone(), self.pod.clone(), action, self.teller.clone(), stage);
+        let task = perform(self.deps.clone(), self.pod.clone(), action, self.notes_out.clone(), stage);
         // A stop with a shorter grace overtakes the one under way.
         if let Some(older) = self.tasks.insert(op, self.effects.spawn(task.in_current_span())) {
             older.abort();
@@ -452,7 +457,7 @@ impl Worker {
     /// channel, a change stays marked, a timer has no state worth keeping.
     async fn rest(&mut self, pause: Duration) -> bool {
         tokio::select! {
-            Some(joined) = self.effects.join_next_with_id() => self.ended(joined),
+            Some(joined) = self.effects.join_next_with_id() => self.finish_task(joined),
             Some(note) = self.notes.recv() => self.event(note),
             changed = self.orders.changed() => {
                 if changed.is_err() {
@@ -469,7 +474,7 @@ impl Worker {
             Ok(()) = self.objects.changed() => self.history.stale = true,
             Some(detailed) = self.details.join_next() => match detailed {
                 Ok((stage, inner)) => {
-                    count::stages(&self.deps.metrics, &stage, &inner);
+                    count::record_stages(&self.deps.metrics, &stage, &inner);
                     self.publisher.within(&stage, &inner);
                 }
                 Err(error) => tracing::error!(%error, "asking for the stages within a stage died"),
@@ -477,14 +482,14 @@ impl Worker {
             () = tokio::time::sleep(pause) => {}
         }
         while let Some(joined) = self.effects.try_join_next_with_id() {
-            self.ended(joined);
+            self.finish_task(joined);
         }
         // Unless an effect did before.
         self.turns.wake(self.deps.clock.wall_nanos());
         true
     }
 
-    fn ended(&mut self, joined: Result<(Id, Finished), JoinError>) {
+    fn finish_task(&mut self, joined: Result<(Id, Finished), JoinError>) {
         let now = self.deps.clock.mono();
         match joined {
             Ok((id, Finished { action, result, end, stage, made })) => {
@@ -495,12 +500,12 @@ impl Worker {
                 self.turns.wake(end);
                 // It told these before it ended.
                 self.drain_notes();
-                if let Err(Trouble { reason, message, .. }) = &result {
+                if let Err(WaitReason { reason, message, .. }) = &result {
                     tracing::warn!(?op, reason, message, "failed");
                 }
                 if let Some(stage) = stage.filter(|stage| self.publisher.stage(stage.clone())) {
                     let (deps, pod) = (self.deps.clone(), self.pod.clone());
-                    self.details.spawn(detailed(deps, pod, action.clone(), made, stage));
+                    self.details.spawn(add_runtime_spans(deps, pod, action.clone(), made, stage));
                 }
                 if op.changes_runtime() {
                     self.seen = None;

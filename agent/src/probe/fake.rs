@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
-use super::{Answer, HttpError, HttpRequest, ProbeIo, Verdict};
+use super::{HttpError, HttpRequest, HttpResponse, ProbeIo, ProbeResult};
 
 /// The fake; clones share one state. What has no script answers well.
 #[derive(Debug, Clone, Default)]
@@ -17,9 +17,9 @@ pub struct FakeProbe {
 
 #[derive(Debug, Default)]
 struct State {
-    http: BTreeMap<String, Vec<Result<Answer, HttpError>>>,
+    http: BTreeMap<String, Vec<Result<HttpResponse, HttpError>>>,
     tcp: BTreeMap<u16, Result<(), String>>,
-    grpc: BTreeMap<u16, Verdict>,
+    grpc: BTreeMap<u16, ProbeResult>,
     takes: Duration,
     log: Vec<String>,
 }
@@ -31,7 +31,7 @@ impl FakeProbe {
 
     /// Each request for the path takes the next status; the last one stays.
     pub fn script_http(&self, path: &str, statuses: &[u16]) {
-        let answers = statuses.iter().map(|status| Ok(Answer { status: *status, body: String::new() }));
+        let answers = statuses.iter().map(|status| Ok(HttpResponse { status: *status, body: String::new() }));
         self.lock().http.insert(path.to_owned(), answers.collect());
     }
 
@@ -43,7 +43,7 @@ impl FakeProbe {
     /// The path is served without TLS.
     pub fn serve_plain(&self, path: &str) {
         let plain = HttpError::NotTls("server gave HTTP response".to_owned());
-        let page = Answer { status: 200, body: String::new() };
+        let page = HttpResponse { status: 200, body: String::new() };
         self.lock().http.insert(path.to_owned(), vec![Err(plain), Ok(page)]);
     }
 
@@ -53,7 +53,7 @@ impl FakeProbe {
     }
 
     /// What the health service at the port says.
-    pub fn script_grpc(&self, port: u16, verdict: Verdict) {
+    pub fn script_grpc(&self, port: u16, verdict: ProbeResult) {
         self.lock().grpc.insert(port, verdict);
     }
 
@@ -82,7 +82,11 @@ impl FakeProbe {
 }
 
 impl ProbeIo for FakeProbe {
-    fn http(&self, request: HttpRequest, timeout: Duration) -> BoxFuture<'_, Result<Answer, HttpError>> {
+    fn http(
+        &self,
+        request: HttpRequest,
+        timeout: Duration,
+    ) -> BoxFuture<'_, Result<HttpResponse, HttpError>> {
         Box::pin(async move {
             let HttpRequest { host, port, path, tls, headers } = request;
             let agent =
@@ -96,9 +100,9 @@ impl ProbeIo for FakeProbe {
             match state.http.get_mut(&path) {
                 Some(list) if list.len() > 1 => list.remove(0),
                 Some(list) => {
-                    list.first().cloned().unwrap_or(Ok(Answer { status: 200, body: String::new() }))
+                    list.first().cloned().unwrap_or(Ok(HttpResponse { status: 200, body: String::new() }))
                 }
-                None => Ok(Answer { status: 200, body: String::new() }),
+                None => Ok(HttpResponse { status: 200, body: String::new() }),
             }
         })
     }
@@ -113,14 +117,20 @@ impl ProbeIo for FakeProbe {
         })
     }
 
-    fn grpc(&self, host: String, port: u16, service: String, timeout: Duration) -> BoxFuture<'_, Verdict> {
+    fn grpc(
+        &self,
+        host: String,
+        port: u16,
+        service: String,
+        timeout: Duration,
+    ) -> BoxFuture<'_, ProbeResult> {
         Box::pin(async move {
             self.lock().log.push(format!("grpc {host}:{port} {service}"));
             if !self.pass(timeout).await {
-                return Verdict::Failure("timeout".to_owned());
+                return ProbeResult::Failure("timeout".to_owned());
             }
             let scripted = self.lock().grpc.get(&port).cloned();
-            scripted.unwrap_or_else(|| Verdict::Success("service healthy".to_owned()))
+            scripted.unwrap_or_else(|| ProbeResult::Success("service healthy".to_owned()))
         })
     }
 }

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tonic::transport::Endpoint;
 use tonic::{Code, Request, Status};
 
-use super::Verdict;
+use super::ProbeResult;
 use super::net::join;
 use super::resolve::Resolver;
 
@@ -24,22 +24,24 @@ pub(super) async fn check(
     port: u16,
     service: String,
     timeout: Duration,
-) -> Verdict {
+) -> ProbeResult {
     let address = join(&host, port);
     let within = go_duration(timeout);
     let Ok(endpoint) = Endpoint::from_shared(format!("http://{address}")) else {
-        return Verdict::Failure(format!("error: failed to connect service at {address:?}: invalid address"));
+        return ProbeResult::Failure(format!(
+            "error: failed to connect service at {address:?}: invalid address"
+        ));
     };
     let endpoint = endpoint.user_agent("kube-probe/1.36");
     let Ok(endpoint) = endpoint else {
-        return Verdict::Unknown("the user agent is not a header value".to_owned());
+        return ProbeResult::Unknown("the user agent is not a header value".to_owned());
     };
     let mut connected = false;
     let call = async {
         let dial = tower::service_fn(move |_| connection(names.clone(), host.clone(), port));
         let channel = match endpoint.connect_with_connector(dial).await {
             Ok(channel) => channel,
-            Err(error) => return Err(refused(&address, &error)),
+            Err(error) => return Err(connection_error(&address, &error)),
         };
         connected = true;
         let ask = Request::new(HealthCheckRequest { service });
@@ -47,16 +49,16 @@ pub(super) async fn check(
     };
     match tokio::time::timeout(timeout, call).await {
         Ok(Ok(answer)) => match answer.into_inner().status() {
-            ServingStatus::Serving => Verdict::Success("service healthy".to_owned()),
+            ServingStatus::Serving => ProbeResult::Success("service healthy".to_owned()),
             other => {
-                Verdict::Failure(format!("service unhealthy (responded with {:?})", other.as_str_name()))
+                ProbeResult::Failure(format!("service unhealthy (responded with {:?})", other.as_str_name()))
             }
         },
-        Ok(Err(text)) => Verdict::Failure(text),
+        Ok(Err(text)) => ProbeResult::Failure(text),
         Err(_) if connected => {
-            Verdict::Failure(format!("timeout: health rpc did not complete within {within}"))
+            ProbeResult::Failure(format!("timeout: health rpc did not complete within {within}"))
         }
-        Err(_) => Verdict::Failure(format!(
+        Err(_) => ProbeResult::Failure(format!(
             "timeout: failed to connect service {address:?} within {within}: context deadline exceeded"
         )),
     }
@@ -68,7 +70,7 @@ async fn connection(names: Resolver, host: String, port: u16) -> std::io::Result
     Ok(TokioIo::new(stream))
 }
 
-fn refused(address: &str, error: &tonic::transport::Error) -> String {
+fn connection_error(address: &str, error: &tonic::transport::Error) -> String {
     let cause = root_cause(error);
     format!("error: failed to connect service at {address:?}: {cause}")
 }
@@ -126,11 +128,11 @@ mod tests {
         let server = tokio::spawn(serving);
         let probe = NetProbe::new().unwrap();
         for (service, want) in [
-            ("", Verdict::Success("service healthy".into())),
-            ("sick", Verdict::Failure("service unhealthy (responded with \"NOT_SERVING\")".into())),
+            ("", ProbeResult::Success("service healthy".into())),
+            ("sick", ProbeResult::Failure("service unhealthy (responded with \"NOT_SERVING\")".into())),
             (
                 "none",
-                Verdict::Failure(
+                ProbeResult::Failure(
                     "error: health rpc probe failed: rpc error: code = NotFound desc = no service none"
                         .into(),
                 ),

@@ -11,7 +11,7 @@ use reqwest::{Response, Url};
 
 use super::net::{dial, join};
 use super::resolve::Resolver;
-use super::{Answer, HttpError, HttpRequest};
+use super::{HttpError, HttpRequest, HttpResponse};
 
 /// maxRespBodyLength.
 const MOST: usize = 10 << 10;
@@ -45,7 +45,7 @@ impl Client {
         Ok(Self { inner: builder.build()? })
     }
 
-    pub(super) async fn get(&self, ask: HttpRequest, timeout: Duration) -> Result<Answer, HttpError> {
+    pub(super) async fn get(&self, ask: HttpRequest, timeout: Duration) -> Result<HttpResponse, HttpError> {
         let address = join(&ask.host, ask.port);
         let scheme = if ask.tls { "https" } else { "http" };
         let slash = if ask.path.is_empty() || ask.path.starts_with(['/', '?']) { "" } else { "/" };
@@ -64,7 +64,7 @@ impl Client {
     }
 }
 
-async fn read(mut response: Response) -> Result<Answer, HttpError> {
+async fn read(mut response: Response) -> Result<HttpResponse, HttpError> {
     let status = response.status().as_u16();
     let mut body = Vec::new();
     while body.len() < MOST {
@@ -75,7 +75,7 @@ async fn read(mut response: Response) -> Result<Answer, HttpError> {
         }
     }
     body.truncate(MOST);
-    Ok(Answer { status, body: String::from_utf8_lossy(&body).into_owned() })
+    Ok(HttpResponse { status, body: String::from_utf8_lossy(&body).into_owned() })
 }
 
 /// As Go's client words it.

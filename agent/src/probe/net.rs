@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 
 use super::http::Client;
 use super::resolve::Resolver;
-use super::{Answer, HttpError, HttpRequest, ProbeIo, Verdict, grpc};
+use super::{HttpError, HttpRequest, HttpResponse, ProbeIo, ProbeResult, grpc};
 
 /// The real thing.
 #[derive(Debug, Clone)]
@@ -40,7 +40,11 @@ impl NetProbe {
 }
 
 impl ProbeIo for NetProbe {
-    fn http(&self, request: HttpRequest, timeout: Duration) -> BoxFuture<'_, Result<Answer, HttpError>> {
+    fn http(
+        &self,
+        request: HttpRequest,
+        timeout: Duration,
+    ) -> BoxFuture<'_, Result<HttpResponse, HttpError>> {
         Box::pin(self.http.get(request, timeout))
     }
 
@@ -55,7 +59,13 @@ impl ProbeIo for NetProbe {
         })
     }
 
-    fn grpc(&self, host: String, port: u16, service: String, timeout: Duration) -> BoxFuture<'_, Verdict> {
+    fn grpc(
+        &self,
+        host: String,
+        port: u16,
+        service: String,
+        timeout: Duration,
+    ) -> BoxFuture<'_, ProbeResult> {
         Box::pin(grpc::check(self.names.clone(), host, port, service, timeout))
     }
 }

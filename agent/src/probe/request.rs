@@ -5,7 +5,7 @@
 use gantry_model::pod::Container;
 use gantry_model::pod::probe::{HttpGet, PortRef};
 
-use super::{Answer, HttpError, HttpRequest, Verdict};
+use super::{HttpError, HttpRequest, HttpResponse, ProbeResult};
 
 /// The version of Kubernetes whose kubelet we are.
 const VERSION: &str = "1.36";
@@ -54,16 +54,18 @@ pub fn port(port: &PortRef, container: &Container) -> Result<u16, String> {
 
 /// What an answer means to a probe.
 #[must_use]
-pub fn verdict(answer: Result<Answer, HttpError>) -> Verdict {
+pub fn verdict(answer: Result<HttpResponse, HttpError>) -> ProbeResult {
     match answer {
-        Ok(Answer { status: 200..300, body }) => Verdict::Success(body),
-        Ok(Answer { status: 300..400, body }) => {
-            Verdict::Warning(format!("Probe terminated redirects, Response body: {body}"))
+        Ok(HttpResponse { status: 200..300, body }) => ProbeResult::Success(body),
+        Ok(HttpResponse { status: 300..400, body }) => {
+            ProbeResult::Warning(format!("Probe terminated redirects, Response body: {body}"))
         }
         // The page itself is not for everybody's eyes.
-        Ok(Answer { status, .. }) => Verdict::Failure(format!("HTTP probe failed with statuscode: {status}")),
-        Err(HttpError::NoAnswer(text) | HttpError::NotTls(text)) => Verdict::Failure(text),
-        Err(HttpError::Body(text) | HttpError::Request(text)) => Verdict::Unknown(text),
+        Ok(HttpResponse { status, .. }) => {
+            ProbeResult::Failure(format!("HTTP probe failed with statuscode: {status}"))
+        }
+        Err(HttpError::NoAnswer(text) | HttpError::NotTls(text)) => ProbeResult::Failure(text),
+        Err(HttpError::Body(text) | HttpError::Request(text)) => ProbeResult::Unknown(text),
     }
 }
 
@@ -112,12 +114,12 @@ mod tests {
 
     #[test]
     fn answers_become_verdicts() {
-        let answer = |status| verdict(Ok(Answer { status, body: "secret".into() }));
-        assert_eq!(answer(204), Verdict::Success("secret".into()));
-        assert!(matches!(answer(302), Verdict::Warning(_)));
-        assert_eq!(answer(500), Verdict::Failure("HTTP probe failed with statuscode: 500".into()));
-        assert_eq!(answer(101), Verdict::Failure("HTTP probe failed with statuscode: 101".into()));
+        let answer = |status| verdict(Ok(HttpResponse { status, body: "secret".into() }));
+        assert_eq!(answer(204), ProbeResult::Success("secret".into()));
+        assert!(matches!(answer(302), ProbeResult::Warning(_)));
+        assert_eq!(answer(500), ProbeResult::Failure("HTTP probe failed with statuscode: 500".into()));
+        assert_eq!(answer(101), ProbeResult::Failure("HTTP probe failed with statuscode: 101".into()));
         let broken = verdict(Err(HttpError::Body("eof".into())));
-        assert_eq!(broken, Verdict::Unknown("eof".into()));
+        assert_eq!(broken, ProbeResult::Unknown("eof".into()));
     }
 }

@@ -24,10 +24,10 @@ type Outcome = Result<Vec<IpAddr>, (io::ErrorKind, String)>;
 /// Shared by all probes.
 #[derive(Clone)]
 pub(super) struct Resolver {
-    inner: Arc<Inner>,
+    inner: Arc<ResolverState>,
 }
 
-struct Inner {
+struct ResolverState {
     lookup: Box<Lookup>,
     permits: Arc<Semaphore>,
     /// By name: those who want one share one lookup.
@@ -36,7 +36,7 @@ struct Inner {
 
 /// One lookup in flight, which all who ask for its name meanwhile share. Dropped, the next who asks begins another.
 struct InFlight {
-    inner: Arc<Inner>,
+    inner: Arc<ResolverState>,
     name: String,
     result: Arc<watch::Sender<Option<Outcome>>>,
 }
@@ -47,7 +47,7 @@ impl fmt::Debug for Resolver {
     }
 }
 
-impl Inner {
+impl ResolverState {
     fn in_flight(&self) -> MutexGuard<'_, HashMap<String, Arc<watch::Sender<Option<Outcome>>>>> {
         self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -101,7 +101,7 @@ impl Resolver {
 
     pub(super) fn with(lookup: impl Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync + 'static) -> Self {
         let (lookup, permits) = (Box::new(lookup), Arc::new(Semaphore::new(AT_ONCE)));
-        Self { inner: Arc::new(Inner { lookup, permits, in_flight: Mutex::default() }) }
+        Self { inner: Arc::new(ResolverState { lookup, permits, in_flight: Mutex::default() }) }
     }
 
     /// Waits until it is known: whoever asks has the limit of time.

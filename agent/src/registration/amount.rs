@@ -16,7 +16,7 @@ pub(super) fn count(value: i64) -> Quantity {
 
 /// Thousandths.
 pub(super) fn milli(value: i64) -> Quantity {
-    Quantity(quantity::divided(value, 1000, &["m", "", "k", "M", "G", "T", "P", "E"]))
+    Quantity(quantity::format_divided(value, 1000, &["m", "", "k", "M", "G", "T", "P", "E"]))
 }
 
 #[cfg(test)]

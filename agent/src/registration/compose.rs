@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::devices::{self, Devices};
-use super::machine::Machine;
+use super::machine::MachineInfo;
 use super::{Settings, amount};
 use crate::config::eviction::Threshold;
 use crate::node::Allocatable;
@@ -45,9 +45,9 @@ const MOST_NAMES: usize = 5;
 
 /// What is known at this moment.
 #[derive(Debug, Clone)]
-pub(super) struct Facts<'a> {
+pub(super) struct NodeInputs<'a> {
     pub(super) settings: &'a Settings,
-    pub(super) machine: &'a Machine,
+    pub(super) machine: &'a MachineInfo,
     pub(super) version: Option<&'a Version>,
     pub(super) health: Option<&'a Health>,
     /// None when the runtime did not say.
@@ -59,7 +59,7 @@ pub(super) struct Facts<'a> {
 }
 
 /// A node that nobody has heard of, but for its status.
-pub(super) fn initial(settings: &Settings, machine: &Machine) -> Node {
+pub(super) fn initial(settings: &Settings, machine: &MachineInfo) -> Node {
     let mut labels = BTreeMap::from([(HOSTNAME.to_owned(), settings.hostname.clone())]);
     for os in [OS, "beta.kubernetes.io/os"] {
         labels.insert(os.to_owned(), "linux".to_owned());
@@ -98,7 +98,7 @@ pub(super) fn initial(settings: &Settings, machine: &Machine) -> Node {
 }
 
 /// A node that is registered already, as it should be at start; `fresh` is [`initial`] with its status.
-pub(super) fn reconciled(fresh: &Node, existing: &Node, served: &Devices) -> Node {
+pub(super) fn reconcile_node(fresh: &Node, existing: &Node, served: &Devices) -> Node {
     let mut node = existing.clone();
     let wanted = fresh.metadata.annotations.as_ref().and_then(|all| all.get(ATTACH_DETACH));
     match wanted {
@@ -138,7 +138,7 @@ pub(super) fn reconciled(fresh: &Node, existing: &Node, served: &Devices) -> Nod
 }
 
 /// The node with everything in its status set anew but the conditions.
-pub(super) fn updated(node: &Node, facts: &Facts<'_>) -> Node {
+pub(super) fn update_node(node: &Node, facts: &NodeInputs<'_>) -> Node {
     let mut node = node.clone();
     let labels = node.metadata.labels.get_or_insert_default();
     labels.insert(OS.to_owned(), "linux".to_owned());
@@ -170,7 +170,7 @@ pub(super) fn updated(node: &Node, facts: &Facts<'_>) -> Node {
 
 /// What all pods are held to: all there is, or what is not reserved of it. Unlike what the scheduler is
 /// told, with the part that eviction keeps free.
-pub(super) fn held(settings: &Settings, machine: &Machine) -> Together {
+pub(super) fn reserved_resources(settings: &Settings, machine: &MachineInfo) -> Together {
     let free = |name: &str, all: i64, scale: i64| {
         let reserved = if settings.enforce { settings.reserved_of(name, scale) } else { 0 };
         all.saturating_sub(reserved).max(0)
@@ -194,8 +194,8 @@ fn provided_ip(node: &mut Node, settings: &Settings) {
     }
 }
 
-fn system(info: &mut NodeSystemInfo, facts: &Facts<'_>) {
-    let Machine { machine_id, system_uuid, boot_id, kernel, os_image, swap, .. } = facts.machine;
+fn system(info: &mut NodeSystemInfo, facts: &NodeInputs<'_>) {
+    let MachineInfo { machine_id, system_uuid, boot_id, kernel, os_image, swap, .. } = facts.machine;
     info.machine_id.clone_from(machine_id);
     info.system_uuid.clone_from(system_uuid);
     info.boot_id.clone_from(boot_id);
@@ -217,8 +217,8 @@ fn system(info: &mut NodeSystemInfo, facts: &Facts<'_>) {
 }
 
 /// What the machine has, and what of it pods may have. Resources of others stay.
-fn resources(status: &mut NodeStatus, facts: &Facts<'_>) {
-    let Facts { settings, machine, .. } = facts;
+fn resources(status: &mut NodeStatus, facts: &NodeInputs<'_>) {
+    let NodeInputs { settings, machine, .. } = facts;
     let capacity = status.capacity.get_or_insert_default();
     let allocatable = status.allocatable.get_or_insert_default();
     let pods = match settings.pods_per_core {
@@ -253,7 +253,7 @@ impl Settings {
     /// What pods may have of the machine together: without what is reserved, what eviction keeps free,
     /// and pages that are of one size already.
     #[must_use]
-    pub(crate) fn allocatable(&self, machine: &Machine) -> Allocatable {
+    pub(crate) fn allocatable(&self, machine: &MachineInfo) -> Allocatable {
         let huge: i64 = machine.huge_pages.values().sum();
         let cpu = machine.cores.saturating_mul(1000) - self.reserved_of("cpu", 1000);
         let kept = |name: &str, all: i64, evict: Threshold| all - self.reserved_of(name, 1) - evict.of(all);

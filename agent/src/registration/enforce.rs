@@ -9,7 +9,7 @@ use gantry_metrics::Metrics;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::machine::Machine;
+use super::machine::MachineInfo;
 use super::{Settings, compose};
 use crate::cgroups::Cgroups;
 use crate::events::sink::Recorder;
@@ -33,8 +33,8 @@ pub(crate) struct Holding {
 
 /// Until it has worked.
 #[must_use]
-pub(crate) fn start(settings: &Settings, machine: &Machine, holding: Holding) -> JoinHandle<()> {
-    let all = compose::held(settings, machine);
+pub(crate) fn start(settings: &Settings, machine: &MachineInfo, holding: Holding) -> JoinHandle<()> {
+    let all = compose::reserved_resources(settings, machine);
     let Holding { cgroups, root, recorder, metrics } = holding;
     tokio::spawn(async move {
         loop {
@@ -87,10 +87,10 @@ mod tests {
         settings.enforce = true;
         let held =
             Together { cpu: 1500, memory: Some(2 << 30), pids: Some(900), huge_pages: huge_pages.clone() };
-        assert_eq!(compose::held(&settings, &machine()), held);
+        assert_eq!(compose::reserved_resources(&settings, &machine()), held);
         settings.enforce = false;
         let all = Together { cpu: 2000, memory: Some(4 << 30), pids: Some(1000), huge_pages };
-        assert_eq!(compose::held(&settings, &machine()), all);
+        assert_eq!(compose::reserved_resources(&settings, &machine()), all);
     }
 
     #[tokio::test(start_paused = true)]
@@ -98,7 +98,7 @@ mod tests {
         let server = FakeApiServer::default();
         let (recorder, queue) = sink::queue(Arc::new(FakeClock::new(1_700_000_000)));
         let (_pods, pods) = watch::channel(Arc::from([]));
-        drop(crate::agent::events::run(Some(server.client()), "n1", queue, pods));
+        drop(crate::pod_workers::events::run(Some(server.client()), "n1", queue, pods));
         let cgroups = Arc::new(FakeCgroups::default());
         cgroups.fail(Some("write \"7\" to memory.limit_in_bytes: busy"));
         let metrics = Arc::new(Metrics::default());
@@ -119,7 +119,7 @@ mod tests {
         cgroups.fail(None);
         let done = server.until("success", told("NodeAllocatableEnforced")).await;
         assert_eq!(done["message"], "Updated Node Allocatable limit across pods");
-        assert_eq!(cgroups.all(), Some(compose::held(&settings(), &machine())));
+        assert_eq!(cgroups.all(), Some(compose::reserved_resources(&settings(), &machine())));
         task.await.unwrap();
         assert_eq!(metrics.cgroup_manager_duration.count(["update"]), 2);
     }

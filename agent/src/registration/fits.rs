@@ -1,14 +1,14 @@
 //! Whether a machine has what is reserved of it. Pure: owns the comparison and its words; never
 //! lowers a reservation. Called by the kubelet's wiring before anything is begun.
 
-use super::machine::Machine;
+use super::machine::MachineInfo;
 use super::{Settings, amount};
 
 /// Holds reservations and thresholds against what there is.
 ///
 /// # Errors
 /// In upstream's words, with every resource that is short.
-pub(crate) fn check(settings: &Settings, machine: &Machine) -> Result<(), String> {
+pub(crate) fn check(settings: &Settings, machine: &MachineInfo) -> Result<(), String> {
     let cpu = machine.cores.saturating_mul(1000);
     let memory = settings.reserved_of("memory", 1).saturating_add(settings.evict_memory.of(machine.memory));
     let mut all = vec![

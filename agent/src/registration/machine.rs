@@ -14,7 +14,7 @@ use super::devices::{self, Devices};
 
 /// Read once: none of it changes while the machine is up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Machine {
+pub(crate) struct MachineInfo {
     /// Cores.
     pub cores: i64,
     /// Bytes.
@@ -72,7 +72,7 @@ pub enum Error {
 ///
 /// # Errors
 /// When the kernel does not tell sizes. What identifies the machine may be missing.
-pub(crate) fn read(root_dir: &Path) -> Result<Machine, Error> {
+pub(crate) fn read(root_dir: &Path) -> Result<MachineInfo, Error> {
     let path = PathBuf::from("/proc/meminfo");
     let text = fs::read_to_string(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
     let memory = kibibytes(&text, "MemTotal:").ok_or(Error::NoMemTotal { path })?;
@@ -87,7 +87,7 @@ pub(crate) fn read(root_dir: &Path) -> Result<Machine, Error> {
         "/etc/machine-id",
     ]);
     let (kernel, os_image) = of_system();
-    Ok(Machine {
+    Ok(MachineInfo {
         cores: cores()?,
         memory,
         swap: kibibytes(&text, "SwapTotal:").unwrap_or(0),

@@ -33,7 +33,7 @@ impl Startup {
     }
 
     /// As a node that the API server did not have.
-    pub(super) fn registered(&mut self, now: i64) {
+    pub(super) fn record_registration(&mut self, now: i64) {
         if self.tried == 0 || self.registered != 0 {
             return;
         }
@@ -85,7 +85,7 @@ mod tests {
         let mut startup = Startup::new(metrics.clone(), 100 * SECOND, 130 * SECOND);
         startup.tries(132 * SECOND);
         startup.tries(133 * SECOND);
-        startup.registered(135 * SECOND);
+        startup.record_registration(135 * SECOND);
         startup.ready(139 * SECOND);
         startup.ready(200 * SECOND);
         assert_eq!(parts(&metrics), [30.0, 2.0, 3.0, 4.0, 39.0].map(Some));

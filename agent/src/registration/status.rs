@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gantry_kube_client::strategic;
+use gantry_kube_client::strategic_merge;
 use gantry_model::random;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeAddress};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use super::compose::{self, Facts};
+use super::compose::{self, NodeInputs};
 use super::machine::Addresses;
 use super::startup::Startup;
 use super::{Settings, World, conditions};
@@ -159,7 +159,8 @@ impl Reporter {
     async fn register(&mut self) {
         let mut pause = FIRST_WAIT;
         loop {
-            let (node, notes) = self.composed(&compose::initial(&self.settings, &self.world.machine)).await;
+            let (node, notes) =
+                self.compose_node(&compose::initial(&self.settings, &self.world.machine)).await;
             let name = self.settings.node_name.clone();
             tracing::info!(node = name, "attempting to register node");
             self.startup.tries(self.world.clock.wall_nanos());
@@ -188,7 +189,7 @@ impl Reporter {
     async fn try_register(&mut self, node: &Node) -> Result<Node, kube::Error> {
         match self.nodes().create(&PostParams::default(), node).await {
             Ok(made) => {
-                self.startup.registered(self.world.clock.wall_nanos());
+                self.startup.record_registration(self.world.clock.wall_nanos());
                 return Ok(made);
             }
             // There already; or it may not be made, but is there all the same.
@@ -198,7 +199,7 @@ impl Reporter {
         let mut existing = self.nodes().get(&self.settings.node_name).await?;
         existing.metadata.managed_fields = None;
         tracing::info!(node = self.settings.node_name, "node was previously registered");
-        let wanted = compose::reconciled(node, &existing, &self.world.machine.devices);
+        let wanted = compose::reconcile_node(node, &existing, &self.world.machine.devices);
         match difference(&existing, &wanted) {
             None => Ok(existing),
             Some(patch) => self.send(&patch).await,
@@ -242,7 +243,7 @@ impl Reporter {
         };
         let moved = self.take_pod_cidr(&base).await;
         self.tell_schedulable(&base);
-        let (node, notes) = self.composed(&base).await;
+        let (node, notes) = self.compose_node(&base).await;
         let changed = moved || significant(&base) != significant(&node);
         let period = self.settings.report_every;
         let due = self.told.is_none_or(|(at, delay)| at.elapsed() >= (period / 2).saturating_add(delay));
@@ -280,12 +281,12 @@ impl Reporter {
     }
 
     /// The node as it is now, and what is to be told of it once it is known.
-    async fn composed(&mut self, base: &Node) -> (Node, Vec<NodeNote>) {
+    async fn compose_node(&mut self, base: &Node) -> (Node, Vec<NodeNote>) {
         self.list_images().await;
         let addresses = self.addresses().await;
         let foreign_mounts = self.foreign_mounts(base).await;
         let pulse = self.world.pulse.borrow().clone();
-        let facts = Facts {
+        let facts = NodeInputs {
             settings: &self.settings,
             machine: &self.world.machine,
             version: pulse.version.as_ref(),
@@ -294,7 +295,7 @@ impl Reporter {
             addresses: addresses.as_deref(),
             foreign_mounts,
         };
-        let mut node = compose::updated(base, &facts);
+        let mut node = compose::update_node(base, &facts);
         let mut notes = Vec::new();
         let name = &self.settings.node_name;
         let known =
@@ -445,7 +446,7 @@ fn version(node: &Node) -> u128 {
 /// Metadata and status: a kubelet does not write the spec.
 fn difference(old: &Node, new: &Node) -> Option<Value> {
     let of = |node: &Node| json!({ "metadata": node.metadata, "status": node.status });
-    strategic::diff(&of(old), &of(new), strategic::NODE)
+    strategic_merge::diff(&of(old), &of(new), strategic_merge::NODE)
 }
 
 /// All but the heartbeats, in an order of its own.
@@ -457,7 +458,7 @@ fn significant(node: &Node) -> Value {
     status.conditions.iter_mut().for_each(|all| all.sort_by(|a, b| a.type_.cmp(&b.type_)));
     let all =
         json!({ "labels": node.metadata.labels, "annotations": node.metadata.annotations, "status": status });
-    strategic::without_empty(&all)
+    strategic_merge::without_empty(&all)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use gantry_kube_client::fake_apiserver::{Asked, FakeApiServer, Fault, Wrong};
+use gantry_kube_client::fake_apiserver::{FakeApiServer, InjectedFault, RecordedRequest, Wrong};
 use gantry_metrics::Metrics;
 use gantry_model::clock::FakeClock;
 use gantry_model::failure::{Failure, FailureKind};
@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use super::devices::Devices;
 use super::health;
-use super::machine::{Addresses, Machine};
+use super::machine::{Addresses, MachineInfo};
 use super::{Settings, World, start};
 use crate::config::eviction::Threshold;
 use crate::events::sink;
@@ -79,8 +79,8 @@ pub(super) fn settings() -> Settings {
     }
 }
 
-pub(super) fn machine() -> Machine {
-    Machine {
+pub(super) fn machine() -> MachineInfo {
+    MachineInfo {
         cores: 2,
         memory: 4 << 30,
         swap: 0,
@@ -178,7 +178,7 @@ impl About for FakeAbout {
     }
 }
 
-struct Bed {
+struct Fixture {
     server: FakeApiServer,
     about: FakeAbout,
     troubles: watch::Sender<Vec<String>>,
@@ -189,13 +189,13 @@ struct Bed {
     _pods: watch::Sender<Arc<[crate::pod::worker::PodHandle]>>,
 }
 
-fn begin(server: &FakeApiServer, settings: Settings, machine: Machine, health: Option<Health>) -> Bed {
+fn begin(server: &FakeApiServer, settings: Settings, info: MachineInfo, health: Option<Health>) -> Fixture {
     let about = FakeAbout::default();
     about.is(health);
     let clock = Arc::new(FakeClock::new(1_000_000));
     let (recorder, queue) = sink::queue(clock.clone());
     let (pods, pods_seen) = watch::channel(Arc::from([]));
-    drop(crate::agent::events::run(Some(server.client()), "n1", queue, pods_seen));
+    drop(crate::pod_workers::events::run(Some(server.client()), "n1", queue, pods_seen));
     let (troubles, troubles_seen) = watch::channel(Vec::new());
     let (pressures, pressures_seen) = watch::channel(Pressures::new());
     let metrics = Arc::new(Metrics::default());
@@ -207,7 +207,7 @@ fn begin(server: &FakeApiServer, settings: Settings, machine: Machine, health: O
         troubled: Arc::new(|| {}),
         about: Arc::new(about.clone()),
         pulse: health::follow(Arc::new(about.clone())),
-        machine,
+        machine: info,
         addresses: Arc::new(FakeAddresses {
             own: vec!["10.0.0.5".parse().unwrap()],
             named: vec![],
@@ -221,7 +221,7 @@ fn begin(server: &FakeApiServer, settings: Settings, machine: Machine, health: O
         metrics: metrics.clone(),
     };
     let node = start(settings, world);
-    Bed { server: server.clone(), about, troubles, pressures, node, metrics, volumes, _pods: pods }
+    Fixture { server: server.clone(), about, troubles, pressures, node, metrics, volumes, _pods: pods }
 }
 
 fn condition(node: &Value, kind: &str) -> Value {
@@ -229,7 +229,7 @@ fn condition(node: &Value, kind: &str) -> Value {
     all.into_iter().find(|condition| condition["type"] == kind).unwrap_or_default()
 }
 
-async fn ready(bed: &Bed, wanted: &str) -> Value {
+async fn ready(bed: &Fixture, wanted: &str) -> Value {
     bed.server
         .until(&format!("Ready {wanted}"), |server| {
             server.get(NODE).filter(|node| condition(node, "Ready")["status"] == wanted)
@@ -244,7 +244,7 @@ fn reasons(server: &FakeApiServer) -> Vec<String> {
     events.iter().map(|event| event["reason"].as_str().unwrap().to_owned()).collect()
 }
 
-fn writes(asked: &[Asked], path: &str) -> usize {
+fn writes(asked: &[RecordedRequest], path: &str) -> usize {
     asked.iter().filter(|asked| asked.path.contains(path) && asked.method != "GET").count()
 }
 
@@ -372,9 +372,9 @@ async fn a_status_that_does_not_change_is_told_every_report_period_only() {
     let bed = begin(&server, settings(), machine(), Some(well()));
     ready(&bed, "True").await;
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let _ = server.asked();
+    let _ = server.requests();
     tokio::time::sleep(Duration::from_secs(1500)).await;
-    let asked = server.asked();
+    let asked = server.requests();
     let patches = writes(&asked, "/nodes/n1");
     assert!((4..=6).contains(&patches), "{patches} patches in five report periods");
     let reads = asked.iter().filter(|asked| asked.path == NODE && asked.method == "GET").count();
@@ -487,10 +487,10 @@ async fn trap_14_a_node_deleted_under_us_is_not_made_again() {
     let bed = begin(&server, settings(), machine(), Some(well()));
     ready(&bed, "True").await;
     server.remove(NODE);
-    let _ = server.asked();
+    let _ = server.requests();
     tokio::time::sleep(Duration::from_secs(300)).await;
     assert_eq!(server.get(NODE), None);
-    let asked = server.asked();
+    let asked = server.requests();
     assert_eq!(
         asked.iter().filter(|asked| asked.method == "POST" && asked.path == "/api/v1/nodes").count(),
         0
@@ -511,9 +511,9 @@ async fn the_lease_belongs_to_the_node_and_is_renewed_every_quarter() {
         (&owner["kind"], &owner["uid"]),
         (&json!("Node"), &server.get(NODE).unwrap()["metadata"]["uid"])
     );
-    let _ = server.asked();
+    let _ = server.requests();
     tokio::time::sleep(Duration::from_secs(120)).await;
-    let asked = server.asked();
+    let asked = server.requests();
     let renewals = writes(&asked, "leases");
     assert!((11..=13).contains(&renewals), "{renewals} in two minutes");
     let reads = asked.iter().filter(|asked| asked.path.contains("leases") && asked.method == "GET").count();
@@ -526,12 +526,13 @@ async fn trap_14_a_status_that_hangs_does_not_delay_the_lease() {
     let bed = begin(&server, settings(), machine(), Some(well()));
     ready(&bed, "True").await;
     bed.server.until("the lease", |server| server.get(LEASE)).await;
-    server.fault(Fault { method: "PATCH".into(), path: "/nodes/n1".into(), what: Wrong::Hangs, times: 1000 });
+    let (method, path) = ("PATCH".into(), "/nodes/n1".into());
+    server.fault(InjectedFault { method, path, what: Wrong::Hangs, times: 1000 });
     bed.about.is(None);
     tokio::time::sleep(Duration::from_secs(60)).await;
-    let _ = server.asked();
+    let _ = server.requests();
     tokio::time::sleep(Duration::from_secs(120)).await;
-    let renewals = writes(&server.asked(), "leases");
+    let renewals = writes(&server.requests(), "leases");
     assert!((11..=13).contains(&renewals), "{renewals} in two minutes");
 }
 

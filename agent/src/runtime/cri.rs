@@ -36,10 +36,10 @@ use super::{
     Changes, Effect, Error, ExecOutput, Image, KnownPod, NewContainer, NewSandbox, Observed, PullImage,
     RegistryAuth, Runtime, Subject,
 };
-use crate::beyond::pulls::Pulls;
-use crate::beyond::pulls::progress::Progress;
 use crate::dns::{Resolver, source};
 use crate::runtime::Users;
+use crate::runtime_ext::pulls::Pulls;
+use crate::runtime_ext::pulls::progress::Progress;
 use crate::timeline::{Span, parse_runtime_spans};
 
 /// As the kubelet sets it: lists of a full node exceed gRPC's own 4 MiB.

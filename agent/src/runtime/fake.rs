@@ -12,7 +12,7 @@ use std::time::Duration;
 use gantry_model::failure::{Failure, FailureKind};
 
 use super::{Effect, Error, ExecOutput, InstanceState};
-use crate::beyond::pulls::progress::Progress;
+use crate::runtime_ext::pulls::progress::Progress;
 use state::State;
 
 /// The trait's calls, to fail or count them.

@@ -48,7 +48,7 @@ struct Tokens {
 
 /// Why somebody is nobody.
 #[derive(Debug)]
-pub(super) enum Refusal {
+pub(super) enum AuthnFailure {
     /// With the reason, for the log only.
     Unauthorized(String),
     /// Too many are asked about already.
@@ -82,26 +82,26 @@ impl Authenticator {
         &self,
         chain: &[CertificateDer<'_>],
         headers: &mut HeaderMap,
-    ) -> Result<User, Refusal> {
+    ) -> Result<User, AuthnFailure> {
         let found = self.find(chain, headers).await;
         headers.remove(AUTHORIZATION);
         strip_protocol(headers);
         found
     }
 
-    async fn find(&self, chain: &[CertificateDer<'_>], headers: &HeaderMap) -> Result<User, Refusal> {
+    async fn find(&self, chain: &[CertificateDer<'_>], headers: &HeaderMap) -> Result<User, AuthnFailure> {
         let mut complaints = Vec::new();
         match self.client_ca.user(chain) {
-            Ok(Some(user)) => return Ok(user.authenticated()),
+            Ok(Some(user)) => return Ok(user.with_authenticated_group()),
             Ok(None) => {}
             Err(error) => complaints.push(format!("client certificate: {error}")),
         }
         if let Some(tokens) = &self.tokens {
             for token in [bearer(headers), from_protocol(headers)].into_iter().flatten() {
                 match tokens.user(&token).await {
-                    Ok(Some(user)) => return Ok(user.authenticated()),
+                    Ok(Some(user)) => return Ok(user.with_authenticated_group()),
                     Ok(None) => {}
-                    Err(super::review::Error::Crowded) => return Err(Refusal::Crowded),
+                    Err(super::review::Error::Crowded) => return Err(AuthnFailure::Crowded),
                     Err(error) => complaints.push(format!("token: {error}")),
                 }
             }
@@ -109,7 +109,7 @@ impl Authenticator {
         // A credential that is no good makes nobody anonymous.
         match complaints.is_empty() && self.anonymous {
             true => Ok(User::anonymous()),
-            false => Err(Refusal::Unauthorized(complaints.join("; "))),
+            false => Err(AuthnFailure::Unauthorized(complaints.join("; "))),
         }
     }
 }

@@ -36,7 +36,7 @@ impl<V: Clone> Slot<V> {
 }
 
 #[derive(Debug)]
-struct Entry<V> {
+struct CacheEntry<V> {
     slot: Arc<Slot<V>>,
     /// When it was last wanted: the oldest goes first when there are too many.
     wanted: Instant,
@@ -45,7 +45,7 @@ struct Entry<V> {
 /// By key.
 #[derive(Debug)]
 pub(super) struct Cache<K, V> {
-    entries: Mutex<HashMap<K, Entry<V>>>,
+    entries: Mutex<HashMap<K, CacheEntry<V>>>,
     waiting: Semaphore,
 }
 
@@ -103,7 +103,7 @@ impl<K: Eq + Hash + Clone, V: Clone> Cache<K, V> {
             oldest.map(|key| entries.remove(&key));
         }
         let fresh = || Arc::new(Slot { known: Mutex::new(None), asking: tokio::sync::Mutex::default() });
-        let entry = entries.entry(key).or_insert_with(|| Entry { slot: fresh(), wanted: now });
+        let entry = entries.entry(key).or_insert_with(|| CacheEntry { slot: fresh(), wanted: now });
         entry.wanted = now;
         entry.slot.clone()
     }

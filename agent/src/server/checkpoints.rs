@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::answer::{self, Answer};
 use super::cri::{Cri, said};
-use super::route::Target;
-use super::{Inner, query};
+use super::route::ContainerRef;
+use super::{ServerContext, query};
 
 fn missing(text: String) -> Answer {
     answer::text(StatusCode::NOT_FOUND, text)
@@ -29,8 +29,8 @@ fn timeout(asked: &str) -> Result<Option<i64>, String> {
 }
 
 /// Writes the archive, and says where it is.
-pub(super) async fn checkpoint(inner: &Inner, target: &Target, asked: &str) -> Answer {
-    let Target { namespace, pod: name, container, .. } = target;
+pub(super) async fn checkpoint(inner: &ServerContext, target: &ContainerRef, asked: &str) -> Answer {
+    let ContainerRef { namespace, pod: name, container, .. } = target;
     let Some(pod) = inner.sources.pods.find(namespace, name) else {
         return missing("pod does not exist".to_owned());
     };
@@ -50,8 +50,8 @@ pub(super) async fn checkpoint(inner: &Inner, target: &Target, asked: &str) -> A
     }
 }
 
-async fn write(inner: &Inner, target: &Target, timeout: Option<i64>) -> Result<String, String> {
-    let Target { namespace, pod, container, .. } = target;
+async fn write(inner: &ServerContext, target: &ContainerRef, timeout: Option<i64>) -> Result<String, String> {
+    let ContainerRef { namespace, pod, container, .. } = target;
     if timeout.is_some_and(|seconds| seconds < 0) {
         return Err("CheckpointContainer requires the timeout value to be > 0".to_owned());
     }

@@ -17,9 +17,9 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::answer::{self, Answer};
 use super::cri::Cri;
-use super::route::Target;
-use super::{Inner, query};
-use backlog::{Backlog, Rest, Step};
+use super::route::ContainerRef;
+use super::{ServerContext, query};
+use backlog::{Backlog, ReadOutcome, Rest};
 use options::{Bad, Options};
 use writer::{Flow, Writer};
 
@@ -35,7 +35,7 @@ struct Log {
 }
 
 /// Answers with the log, or says why there is none.
-pub(super) async fn serve(inner: &Inner, target: &Target, asked: &str) -> Answer {
+pub(super) async fn serve(inner: &ServerContext, target: &ContainerRef, asked: &str) -> Answer {
     let now = i64::try_from(jiff::Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX);
     let options = match Options::parse(&query::pairs(asked), now) {
         Ok(options) => options,
@@ -46,7 +46,7 @@ pub(super) async fn serve(inner: &Inner, target: &Target, asked: &str) -> Answer
             return answer::text(StatusCode::UNPROCESSABLE_ENTITY, "{\"message\": \"Invalid request.\"}");
         }
     };
-    let Target { namespace, pod: name, container, .. } = target;
+    let ContainerRef { namespace, pod: name, container, .. } = target;
     let Some(pod) = inner.sources.pods.find(namespace, name) else {
         return answer::text(StatusCode::NOT_FOUND, format!("pod {name:?} does not exist"));
     };
@@ -68,7 +68,7 @@ pub(super) async fn serve(inner: &Inner, target: &Target, asked: &str) -> Answer
     let cri = Cri::new(&inner.sources.runtime, &inner.sources.metrics);
     let bare = id.split_once("://").map_or(id.as_str(), |(_, id)| id).to_owned();
     // From here on upstream has begun to answer: what goes wrong is text of the log.
-    let Ok(logged) = cri.logged(&bare).await else {
+    let Ok(logged) = cri.log_status(&bare).await else {
         return answer::text(StatusCode::OK, format!("unable to retrieve container logs for {id}"));
     };
     let log = match inside(&inner.settings.pod_logs, &logged.path) {
@@ -119,9 +119,9 @@ async fn so_far(
             return Ok(None);
         }
         match step? {
-            Step::More(more) => (backlog, writer) = (more, back),
-            Step::End(rest) => return Ok(Some((rest, back))),
-            Step::Enough => return Ok(None),
+            ReadOutcome::More(more) => (backlog, writer) = (more, back),
+            ReadOutcome::End(rest) => return Ok(Some((rest, back))),
+            ReadOutcome::Enough => return Ok(None),
         }
     }
 }

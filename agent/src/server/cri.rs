@@ -18,7 +18,7 @@ use tonic::{Request, Status};
 
 use crate::runtime::cri::counted::Counted;
 use crate::runtime::cri::in_go;
-use crate::server::Line;
+use crate::server::RuntimeConnection;
 
 /// As the kubelet sets it.
 const MAX_MESSAGE: usize = 16 << 20;
@@ -39,7 +39,7 @@ pub(super) struct Cri {
 /// Which streams are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "named as in CRI")]
-pub(super) struct Wanted {
+pub(super) struct StreamRequest {
     pub(super) stdin: bool,
     pub(super) stdout: bool,
     pub(super) stderr: bool,
@@ -66,7 +66,7 @@ fn timed<T>(message: T, timeout: Duration) -> Request<T> {
 }
 
 impl Cri {
-    pub(super) fn new(line: &Line, metrics: &Arc<Metrics>) -> Self {
+    pub(super) fn new(line: &RuntimeConnection, metrics: &Arc<Metrics>) -> Self {
         let channel = Counted::new(line.channel.clone(), metrics.clone());
         Self {
             runtime: RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE),
@@ -106,15 +106,20 @@ impl Cri {
     }
 
     /// Where to stream a command.
-    pub(super) async fn exec(&self, id: String, cmd: Vec<String>, wanted: Wanted) -> Result<String, Status> {
-        let Wanted { stdin, stdout, stderr, tty } = wanted;
+    pub(super) async fn exec(
+        &self,
+        id: String,
+        cmd: Vec<String>,
+        wanted: StreamRequest,
+    ) -> Result<String, Status> {
+        let StreamRequest { stdin, stdout, stderr, tty } = wanted;
         let ask = wire::ExecRequest { container_id: id, cmd, tty, stdin, stdout, stderr };
         Ok(self.runtime.clone().exec(timed(ask, self.timeout)).await?.into_inner().url)
     }
 
     /// Where to stream what already runs.
-    pub(super) async fn attach(&self, id: String, wanted: Wanted) -> Result<String, Status> {
-        let Wanted { stdin, stdout, stderr, tty } = wanted;
+    pub(super) async fn attach(&self, id: String, wanted: StreamRequest) -> Result<String, Status> {
+        let StreamRequest { stdin, stdout, stderr, tty } = wanted;
         let ask = wire::AttachRequest { container_id: id, stdin, tty, stdout, stderr };
         Ok(self.runtime.clone().attach(timed(ask, self.timeout)).await?.into_inner().url)
     }
@@ -147,7 +152,7 @@ impl Cri {
     }
 
     /// Where a container's log is, and whether more will come.
-    pub(super) async fn logged(&self, id: &str) -> Result<Logged, Status> {
+    pub(super) async fn log_status(&self, id: &str) -> Result<Logged, Status> {
         let ask = wire::ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
         let status =
             self.runtime.clone().container_status(timed(ask, self.timeout)).await?.into_inner().status;

@@ -7,7 +7,7 @@ use http::{HeaderMap, Method, StatusCode};
 use rustls::pki_types::CertificateDer;
 
 use super::answer::{self, Answer};
-use super::authn::{Authenticator, Refusal};
+use super::authn::{Authenticator, AuthnFailure};
 use super::authz::{self, Authorizer};
 use super::refusals::{Refusals, cut};
 use super::review::{Access, Error};
@@ -43,8 +43,8 @@ impl Gate {
     ) -> Result<(), Answer> {
         let user = match self.authenticator.who(chain, headers).await {
             Ok(user) => user,
-            Err(Refusal::Crowded) => return Err(crowded()),
-            Err(Refusal::Unauthorized(why)) => {
+            Err(AuthnFailure::Crowded) => return Err(too_many_requests()),
+            Err(AuthnFailure::Unauthorized(why)) => {
                 if !why.is_empty()
                     && let Some(unsaid) = self.refusals.tell(peer)
                 {
@@ -61,7 +61,7 @@ impl Gate {
             match self.authorizer.may(&user, &access).await {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
-                Err(Error::Crowded) => return Err(crowded()),
+                Err(Error::Crowded) => return Err(too_many_requests()),
                 Err(error) => {
                     if let Some(unsaid) = self.refusals.tell(peer) {
                         let cause = std::error::Error::source(&error).map(ToString::to_string);
@@ -86,6 +86,6 @@ impl Gate {
     }
 }
 
-fn crowded() -> Answer {
+fn too_many_requests() -> Answer {
     answer::text(StatusCode::TOO_MANY_REQUESTS, "Too many requests, please try again later.")
 }

@@ -25,9 +25,9 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use super::client_ca::{TakeAny, provider};
-use super::lobby::{Guest, Lobby};
+use super::pending_connections::{Admission, PendingConnections};
 use super::serve::{Door, serve};
-use super::{Inner, Server, ciphers};
+use super::{Server, ServerContext, ciphers};
 
 /// Open connections on each port on which nobody has been let in yet; who comes then takes the place
 /// of the oldest. A test cannot open as many.
@@ -125,7 +125,7 @@ impl Server {
     /// Serves the whole API until [`Self::end`].
     pub async fn serve_tls(&self, listener: TcpListener, config: Arc<ServerConfig>) {
         let acceptor = TlsAcceptor::from(config);
-        self.accept(listener, move |inner, guest, stream| {
+        self.accept(listener, move |inner, admission, stream| {
             let acceptor = acceptor.clone();
             async move {
                 let shaken = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await;
@@ -135,9 +135,9 @@ impl Server {
                 let chain = session.peer_certificates().unwrap_or_default();
                 let door = Door::ReadWrite(chain.iter().cloned().map(|c| c.into_owned()).collect());
                 if session.alpn_protocol() == Some(b"h2") {
-                    two(inner, door, guest, stream).await;
+                    two(inner, door, admission, stream).await;
                 } else {
-                    one(inner, door, guest, stream).await;
+                    one(inner, door, admission, stream).await;
                 }
             }
         })
@@ -146,28 +146,31 @@ impl Server {
 
     /// Serves what needs no credential, in the clear, until [`Self::end`].
     pub async fn serve_read_only(&self, listener: TcpListener) {
-        self.accept(listener, |inner, guest, stream| one(inner, Door::ReadOnly, guest, stream)).await;
+        self.accept(listener, |inner, admission, stream| one(inner, Door::ReadOnly, admission, stream)).await;
     }
 
-    async fn accept<F>(&self, listener: TcpListener, connection: impl Fn(Arc<Inner>, Guest, TcpStream) -> F)
-    where
+    async fn accept<F>(
+        &self,
+        listener: TcpListener,
+        connection: impl Fn(Arc<ServerContext>, Admission, TcpStream) -> F,
+    ) where
         F: Future<Output = ()> + Send + 'static,
     {
-        let mut lobby = Lobby::new(CONNECTIONS);
+        let mut pending = PendingConnections::new(CONNECTIONS);
         let mut drain = self.inner.drain.watcher();
         let mut connections = JoinSet::new();
         loop {
             // All arms are cancel-safe: a connection not accepted waits.
             let stream = tokio::select! {
-                () = drain.started() => break,
+                () = drain.wait_started() => break,
                 stream = next(&listener) => stream,
             };
             while connections.try_join_next().is_some() {}
             match stream {
                 Ok((stream, peer)) => {
-                    let guest = Guest::from(peer.ip());
-                    let served = connection(self.inner.clone(), guest.clone(), stream);
-                    lobby.enter(guest, connections.spawn(served));
+                    let admission = Admission::from(peer.ip());
+                    let served = connection(self.inner.clone(), admission.clone(), stream);
+                    pending.enter(admission, connections.spawn(served));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
@@ -193,13 +196,13 @@ async fn next(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
 }
 
 /// HTTP/1.1, with upgrades; a stream that was upgraded lives on in a task of its own.
-async fn one<S>(inner: Arc<Inner>, door: Door, guest: Guest, stream: S)
+async fn one<S>(inner: Arc<ServerContext>, door: Door, admission: Admission, stream: S)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut drain = inner.drain.watcher();
     let service = service_fn(move |request: Request<Incoming>| {
-        let answer = serve(inner.clone(), door.clone(), of(request, &guest));
+        let answer = serve(inner.clone(), door.clone(), of(request, &admission));
         async move { Ok::<_, Infallible>(answer.await) }
     });
     let mut builder = http1::Builder::new();
@@ -209,7 +212,7 @@ where
     // Both arms are cancel-safe: the connection is polled on below.
     let result = tokio::select! {
         result = connection.as_mut() => result,
-        () = drain.started() => {
+        () = drain.wait_started() => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -219,7 +222,7 @@ where
     }
 }
 
-pub(super) async fn two<S>(inner: Arc<Inner>, door: Door, guest: Guest, stream: S)
+pub(super) async fn two<S>(inner: Arc<ServerContext>, door: Door, admission: Admission, stream: S)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -228,7 +231,7 @@ where
     let open = Arc::new(open);
     let service = service_fn(move |request: Request<Incoming>| {
         let stream = Stream::new(open.clone());
-        let answer = serve(inner.clone(), door.clone(), of(request, &guest));
+        let answer = serve(inner.clone(), door.clone(), of(request, &admission));
         async move { Ok::<_, Infallible>(answer.await.map(|body| Answered { body, _stream: stream })) }
     });
     let mut builder = http2::Builder::new(TokioExecutor::new());
@@ -242,7 +245,7 @@ where
     let mut connection = std::pin::pin!(connection);
     let over = async {
         tokio::select! {
-            () = drain.started() => {}
+            () = drain.wait_started() => {}
             () = idle(streams.clone(), IDLE) => {}
         }
     };
@@ -319,8 +322,8 @@ impl HttpBody for Answered {
 }
 
 /// A request, and through whom its connection is let in.
-fn of(request: Request<Incoming>, guest: &Guest) -> Request<Body> {
+fn of(request: Request<Incoming>, admission: &Admission) -> Request<Body> {
     let mut request = request.map(Body::new);
-    request.extensions_mut().insert(guest.clone());
+    request.extensions_mut().insert(admission.clone());
     request
 }

@@ -12,13 +12,13 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use tokio::io::AsyncReadExt;
 
 use super::answer::{self, Answer};
-use super::{Inner, query};
+use super::{ServerContext, query};
 
 /// Read at once.
 const PIECE: usize = 64 << 10;
 
 /// What is there.
-enum Found {
+enum LogEntry {
     /// Names with a slash behind those of folders, sorted.
     Folder(Vec<String>),
     /// Its size when it was opened.
@@ -28,7 +28,7 @@ enum Found {
 }
 
 /// A file, a folder's list, or why not.
-pub(super) async fn serve(inner: &Inner, path: String, asked: &str, _: &HeaderMap) -> Answer {
+pub(super) async fn serve(inner: &ServerContext, path: String, asked: &str, _: &HeaderMap) -> Answer {
     if inner.settings.system_log_query && query::pairs(asked).iter().any(|(key, _)| key == "query") {
         let text = "log queries are not supported by this node: read files below /logs/, \
                     or set enableSystemLogQuery to false\n";
@@ -38,10 +38,10 @@ pub(super) async fn serve(inner: &Inner, path: String, asked: &str, _: &HeaderMa
     let wanted = path.clone();
     let found = tokio::task::spawn_blocking(move || find(&root, &wanted)).await;
     match found {
-        Ok(Ok(Found::Folder(names))) if path.is_empty() || path.ends_with('/') => listing(&names),
-        Ok(Ok(Found::Folder(_))) => redirect(&path),
-        Ok(Ok(Found::File(file, size))) => content(file, size),
-        Ok(Ok(Found::Nothing)) => answer::error(StatusCode::NOT_FOUND, "404 page not found\n"),
+        Ok(Ok(LogEntry::Folder(names))) if path.is_empty() || path.ends_with('/') => listing(&names),
+        Ok(Ok(LogEntry::Folder(_))) => redirect(&path),
+        Ok(Ok(LogEntry::File(file, size))) => content(file, size),
+        Ok(Ok(LogEntry::Nothing)) => answer::error(StatusCode::NOT_FOUND, "404 page not found\n"),
         Ok(Err(error)) => {
             tracing::warn!(path, %error, "cannot read a log of the node");
             answer::error(StatusCode::FORBIDDEN, "403 Forbidden\n")
@@ -50,18 +50,18 @@ pub(super) async fn serve(inner: &Inner, path: String, asked: &str, _: &HeaderMa
     }
 }
 
-fn find(root: &Path, path: &str) -> std::io::Result<Found> {
+fn find(root: &Path, path: &str) -> std::io::Result<LogEntry> {
     if path.split('/').any(|part| part == "..") || path.contains('\0') {
-        return Ok(Found::Nothing);
+        return Ok(LogEntry::Nothing);
     }
     let root = root.canonicalize()?;
     // Links within the folder are followed: /var/log/containers is full of them. Where they end is
     // looked at, then opened without following any: what is exchanged meanwhile is not opened.
     let real: PathBuf = match root.join(path.trim_matches('/')).canonicalize() {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Found::Nothing),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(LogEntry::Nothing),
         found => found?,
     };
-    let Ok(inside) = real.strip_prefix(&root) else { return Ok(Found::Nothing) };
+    let Ok(inside) = real.strip_prefix(&root) else { return Ok(LogEntry::Nothing) };
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let base = rustix::fs::open(&root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let inside = if inside.as_os_str().is_empty() { Path::new(".") } else { inside };
@@ -79,10 +79,10 @@ fn find(root: &Path, path: &str) -> std::io::Result<Found> {
             }
         }
         names.sort();
-        return Ok(Found::Folder(names));
+        return Ok(LogEntry::Folder(names));
     }
     // A pipe or a device would be read for ever.
-    Ok(if data.is_file() { Found::File(file, data.len()) } else { Found::Nothing })
+    Ok(if data.is_file() { LogEntry::File(file, data.len()) } else { LogEntry::Nothing })
 }
 
 fn listing(names: &[String]) -> Answer {
@@ -139,9 +139,9 @@ mod tests {
 
     fn names(root: &Path, path: &str) -> Option<String> {
         match find(root, path).unwrap() {
-            Found::Folder(names) => Some(names.join(" ")),
-            Found::File(file, size) => Some(format!("{size} {}", std::io::read_to_string(file).unwrap())),
-            Found::Nothing => None,
+            LogEntry::Folder(names) => Some(names.join(" ")),
+            LogEntry::File(file, size) => Some(format!("{size} {}", std::io::read_to_string(file).unwrap())),
+            LogEntry::Nothing => None,
         }
     }
 

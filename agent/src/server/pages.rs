@@ -7,7 +7,7 @@ use http::header::ACCEPT;
 use http::{HeaderMap, Method, Request, StatusCode};
 use serde_json::json;
 
-use super::Sources;
+use super::ServerDeps;
 use super::answer::{self, Answer};
 
 const WARNING: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting \
@@ -55,7 +55,7 @@ fn not_acceptable() -> Answer {
 }
 
 /// The flags in force.
-pub(super) fn flagz(sources: &Sources, headers: &HeaderMap) -> Answer {
+pub(super) fn flagz(sources: &ServerDeps, headers: &HeaderMap) -> Answer {
     match form(headers, "Flagz") {
         Form::Neither => not_acceptable(),
         Form::Json(version) => {
@@ -87,7 +87,7 @@ const PATHS: &[&str] = &[
 ];
 
 /// What runs here, and since when.
-pub(super) fn statusz(sources: &Sources, headers: &HeaderMap) -> Answer {
+pub(super) fn statusz(sources: &ServerDeps, headers: &HeaderMap) -> Answer {
     let now = jiff::Timestamp::now();
     let started = process::read().map_or(now, |process| {
         let nanos = std::time::Duration::try_from_secs_f64(process.start_time).unwrap_or_default();
@@ -135,7 +135,7 @@ pub(super) fn pprof(name: &str) -> Answer {
 }
 
 /// Sets how much is logged.
-pub(super) async fn verbosity(sources: &Sources, request: Request<Body>) -> Answer {
+pub(super) async fn verbosity(sources: &ServerDeps, request: Request<Body>) -> Answer {
     if request.method() != Method::PUT {
         return answer::error(StatusCode::NOT_ACCEPTABLE, "unsupported http method");
     }

@@ -77,12 +77,12 @@ pub(super) async fn upgrade(url: &str, request: Request<Body>, idle: Duration) -
     }
     match tokio::time::timeout(ANSWER, pass_on(url, request, idle)).await {
         Ok(Ok(answer)) => answer,
-        Ok(Err(error)) => failed(&error),
-        Err(_) => failed(&Error::Silent { host: url.to_owned() }),
+        Ok(Err(error)) => failure_answer(&error),
+        Err(_) => failure_answer(&Error::Silent { host: url.to_owned() }),
     }
 }
 
-fn failed(error: &Error) -> Answer {
+fn failure_answer(error: &Error) -> Answer {
     let cause = std::error::Error::source(error).map(ToString::to_string);
     tracing::warn!(%error, cause, "error while proxying request");
     let text = cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"));
@@ -109,7 +109,7 @@ async fn dial(uri: &Uri) -> Result<(Box<dyn Stream>, String), Error> {
         return Ok((Box::new(stream), authority));
     }
     let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned()).map_err(|_| bad())?;
-    let stream = TlsConnector::from(unchecked()).connect(name, stream).await.map_err(wrap)?;
+    let stream = TlsConnector::from(insecure_tls_config()).connect(name, stream).await.map_err(wrap)?;
     Ok((Box::new(stream), authority))
 }
 
@@ -178,7 +178,7 @@ where
     let (up, mut down) = (pin!(copy(a_in, b_out, &moved)), pin!(copy(b_in, a_out, &moved)));
     // As upstream: the end of one direction is the end of the stream.
     tokio::select! {
-        end = up => if end == End::Refused {
+        end = up => if end == StreamEnd::Refused {
             // The runtime is done and hears no more; what it has said before is still on its way.
             let _ = tokio::time::timeout(LAST_WORDS, &mut down).await;
         },
@@ -189,7 +189,7 @@ where
 
 /// How one direction came to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+enum StreamEnd {
     /// Nothing more is said.
     Said,
     /// Nobody listens any more.
@@ -200,7 +200,7 @@ async fn copy(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     moved: &watch::Sender<Instant>,
-) -> End {
+) -> StreamEnd {
     let mut buffer = vec![0; 32 << 10];
     // A connection that breaks is one that ends.
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
@@ -209,13 +209,13 @@ async fn copy(
             to.flush().await
         };
         if passed.await.is_err() {
-            return End::Refused;
+            return StreamEnd::Refused;
         }
         moved.send_replace(Instant::now());
     }
     match to.shutdown().await {
-        Ok(()) => End::Said,
-        Err(_) => End::Refused,
+        Ok(()) => StreamEnd::Said,
+        Err(_) => StreamEnd::Refused,
     }
 }
 
@@ -268,7 +268,7 @@ mod trust {
     }
 }
 
-fn unchecked() -> Arc<rustls::ClientConfig> {
+fn insecure_tls_config() -> Arc<rustls::ClientConfig> {
     let provider = super::client_ca::provider();
     let any = Arc::new(trust::Any(provider));
     let builder = rustls::ClientConfig::builder().dangerous();

@@ -19,11 +19,11 @@ const LONGEST: usize = 256;
 /// Who was refused of late.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    told: Mutex<BTreeMap<Option<IpAddr>, Told>>,
+    told: Mutex<BTreeMap<Option<IpAddr>, LastLogged>>,
 }
 
 #[derive(Debug)]
-struct Told {
+struct LastLogged {
     at: Instant,
     unsaid: u64,
 }
@@ -47,7 +47,7 @@ impl Refusals {
         if all.len() >= PEERS {
             return None;
         }
-        all.insert(peer, Told { at: now, unsaid: 0 });
+        all.insert(peer, LastLogged { at: now, unsaid: 0 });
         Some(0)
     }
 }

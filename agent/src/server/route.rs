@@ -32,7 +32,7 @@ impl Switches {
 
 /// A container of a pod, as a path names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Target {
+pub(super) struct ContainerRef {
     pub(super) namespace: String,
     pub(super) pod: String,
     /// Empty when the path has none.
@@ -54,12 +54,12 @@ pub(super) enum Route {
     MetricsResource,
     MetricsProbes,
     MetricsSlis,
-    ContainerLogs(Target),
-    Exec(Target),
-    Attach(Target),
-    PortForward(Target),
-    Run(Target),
-    Checkpoint(Target),
+    ContainerLogs(ContainerRef),
+    Exec(ContainerRef),
+    Attach(ContainerRef),
+    PortForward(ContainerRef),
+    Run(ContainerRef),
+    Checkpoint(ContainerRef),
     Configz,
     Flagz,
     Statusz,
@@ -138,7 +138,7 @@ fn pod(method: &Method, what: &str, below: &str) -> Route {
     if parts.iter().any(|part| part.is_empty()) {
         return Route::NotFound;
     }
-    let target = |namespace: &str, pod: &str, uid: &str, container: &str| Target {
+    let target = |namespace: &str, pod: &str, uid: &str, container: &str| ContainerRef {
         namespace: namespace.to_owned(),
         pod: pod.to_owned(),
         uid: uid.to_owned(),

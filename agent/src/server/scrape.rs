@@ -12,7 +12,7 @@ use gantry_metrics::text::{CONTENT_TYPE, Kind, Text};
 use http::StatusCode;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::Inner;
+use super::ServerContext;
 use super::answer::{self, Answer};
 use super::cri::{Cri, said as said_by};
 use super::stats::Depth;
@@ -25,13 +25,13 @@ fn said(text: Text) -> Answer {
     answer::of_type(StatusCode::OK, CONTENT_TYPE, text.finish())
 }
 
-fn started(text: &mut Text) {
+fn write_start_time(text: &mut Text) {
     if let Ok(process) = process::read() {
         process.write_start(text);
     }
 }
 
-async fn summary(inner: &Inner, depth: Depth) -> Option<Summary> {
+async fn summary(inner: &ServerContext, depth: Depth) -> Option<Summary> {
     match inner.sources.stats.summary(&inner.sources, depth).await {
         Ok(summary) => Some(summary),
         Err(error) => {
@@ -43,7 +43,7 @@ async fn summary(inner: &Inner, depth: Depth) -> Option<Summary> {
 
 /// Counts what is there now: pods and containers come and go without anybody who counts along.
 #[expect(clippy::cast_precision_loss, reason = "a number of pods")]
-async fn census(inner: &Inner) {
+async fn census(inner: &ServerContext) {
     let sources = &inner.sources;
     let metrics = &sources.metrics;
     match Cri::new(&sources.runtime, &sources.metrics).census().await {
@@ -68,7 +68,7 @@ async fn census(inner: &Inner) {
 }
 
 /// The agent's own.
-pub(super) async fn metrics(inner: &Inner) -> Answer {
+pub(super) async fn metrics(inner: &ServerContext) -> Answer {
     let mut text = Text::new();
     let sources = &inner.sources;
     census(inner).await;
@@ -106,8 +106,8 @@ fn build_info(version: &str, text: &mut Text) {
 
 #[expect(clippy::cast_precision_loss, reason = "bytes of a volume, as upstream")]
 fn volumes(found: &[VolumeStats], text: &mut Text) {
-    type Pick = fn(&VolumeStats) -> Option<u64>;
-    let families: [(&str, &str, Pick); 6] = [
+    type VolumeMetric = fn(&VolumeStats) -> Option<u64>;
+    let families: [(&str, &str, VolumeMetric); 6] = [
         ("kubelet_volume_stats_available_bytes", "[ALPHA] Room left in the volume.", |v| {
             v.fs.available_bytes
         }),
@@ -157,23 +157,23 @@ fn logs(summary: &Summary, text: &mut Text) {
 }
 
 /// What metrics-server reads.
-pub(super) async fn resource(inner: &Inner) -> Answer {
+pub(super) async fn resource(inner: &ServerContext) -> Answer {
     let mut text = Text::new();
     resource::write(summary(inner, Depth::CpuAndMemory).await.as_ref(), &mut text);
     said(text)
 }
 
 /// Containers by cAdvisor's names.
-pub(super) async fn cadvisor(inner: &Inner) -> Answer {
+pub(super) async fn cadvisor(inner: &ServerContext) -> Answer {
     let machine = inner.sources.stats.machine().clone();
     let tree = inner.sources.stats.pods_group();
     let found = summary(inner, Depth::All).await;
-    let (pods, beyond) = (inner.sources.pods.pods(), inner.sources.beyond.clone());
+    let (pods, runtime_ext) = (inner.sources.pods.pods(), inner.sources.runtime_ext.clone());
     // Some files for each container: not for a thread that others wait for.
     let written = tokio::task::spawn_blocking(move || {
         let mut text = Text::new();
         cadvisor::machine(&machine, &mut text);
-        cadvisor::containers(found.as_ref(), &pods, (&machine, &tree), &beyond, &mut text);
+        cadvisor::containers(found.as_ref(), &pods, (&machine, &tree), &runtime_ext, &mut text);
         text
     });
     match written.await {
@@ -183,18 +183,18 @@ pub(super) async fn cadvisor(inner: &Inner) -> Answer {
 }
 
 /// Probes.
-pub(super) fn probes(inner: &Inner) -> Answer {
+pub(super) fn probes(inner: &ServerContext) -> Answer {
     let mut text = Text::new();
     inner.sources.probe_metrics.write(&mut text);
-    started(&mut text);
+    write_start_time(&mut text);
     said(text)
 }
 
 /// Health checks.
-pub(super) fn slis(inner: &Inner) -> Answer {
+pub(super) fn slis(inner: &ServerContext) -> Answer {
     let mut text = Text::new();
     inner.sources.metrics.write_health(&mut text);
-    started(&mut text);
+    write_start_time(&mut text);
     said(text)
 }
 

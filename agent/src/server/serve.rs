@@ -12,10 +12,10 @@ use k8s_openapi::api::core::v1::Pod;
 use rustls::pki_types::CertificateDer;
 
 use super::answer::{self, Answer};
-use super::lobby::Guest;
+use super::pending_connections::Admission;
 use super::route::{Route, Switches, bucket, decode, route};
 use super::{
-    Inner, checkpoints, container_logs, cri, health, node_logs, pages, query, scrape, stats, streams,
+    ServerContext, checkpoints, container_logs, cri, health, node_logs, pages, query, scrape, stats, streams,
 };
 
 /// Through which door a request comes.
@@ -28,13 +28,13 @@ pub(super) enum Door {
 }
 
 /// Counts a request for as long as it lasts.
-struct Counted<'a> {
-    inner: &'a Inner,
+struct RequestMetrics<'a> {
+    inner: &'a ServerContext,
     labels: [&'a str; 4],
     begun: Instant,
 }
 
-impl Drop for Counted<'_> {
+impl Drop for RequestMetrics<'_> {
     fn drop(&mut self) {
         let metrics = &self.inner.sources.metrics;
         metrics.http_inflight_requests.add(self.labels, -1.0);
@@ -42,7 +42,12 @@ impl Drop for Counted<'_> {
     }
 }
 
-fn counted<'a>(inner: &'a Inner, method: &'a Method, path: &'a str, door: &Door) -> Counted<'a> {
+fn counted<'a>(
+    inner: &'a ServerContext,
+    method: &'a Method,
+    path: &'a str,
+    door: &Door,
+) -> RequestMetrics<'a> {
     let path = bucket(path);
     let method = match method.as_str() {
         known @ ("OPTIONS" | "GET" | "HEAD" | "POST" | "PUT" | "DELETE" | "TRACE" | "CONNECT") => known,
@@ -54,11 +59,11 @@ fn counted<'a>(inner: &'a Inner, method: &'a Method, path: &'a str, door: &Door)
     let labels = [method, path, kind, long];
     inner.sources.metrics.http_requests.inc(labels);
     inner.sources.metrics.http_inflight_requests.inc(labels);
-    Counted { inner, labels, begun: Instant::now() }
+    RequestMetrics { inner, labels, begun: Instant::now() }
 }
 
 /// The answer to one request.
-pub(super) async fn serve(inner: Arc<Inner>, door: Door, mut request: Request<Body>) -> Answer {
+pub(super) async fn serve(inner: Arc<ServerContext>, door: Door, mut request: Request<Body>) -> Answer {
     let Some(path) = decode(request.uri().path()) else {
         return answer::error(StatusCode::BAD_REQUEST, "400 Bad Request: malformed path\n");
     };
@@ -67,13 +72,13 @@ pub(super) async fn serve(inner: Arc<Inner>, door: Door, mut request: Request<Bo
     let switches = match &door {
         Door::ReadOnly => Switches::NONE,
         Door::ReadWrite(chain) => {
-            let peer = request.extensions().get::<Guest>().and_then(Guest::peer);
+            let peer = request.extensions().get::<Admission>().and_then(Admission::peer);
             let checked = inner.gate.check(&method, &path, chain, request.headers_mut(), peer).await;
             if let Err(refusal) = checked {
                 return refusal;
             }
-            if let Some(guest) = request.extensions().get::<Guest>() {
-                guest.let_in();
+            if let Some(admission) = request.extensions().get::<Admission>() {
+                admission.let_in();
             }
             inner.settings.switches
         }
@@ -81,7 +86,7 @@ pub(super) async fn serve(inner: Arc<Inner>, door: Door, mut request: Request<Bo
     handle(&inner, route(&method, &path, switches), request).await
 }
 
-async fn handle(inner: &Inner, route: Route, request: Request<Body>) -> Answer {
+async fn handle(inner: &ServerContext, route: Route, request: Request<Body>) -> Answer {
     let sources = &inner.sources;
     let asked = request.uri().query().unwrap_or_default().to_owned();
     match route {
@@ -120,7 +125,7 @@ fn pods(pods: Vec<Arc<Pod>>) -> Answer {
     answer::json(&List::<Pod> { items, ..List::default() })
 }
 
-async fn summary(inner: &Inner, asked: &str) -> Answer {
+async fn summary(inner: &ServerContext, asked: &str) -> Answer {
     let pairs = query::pairs(asked);
     let mut values = query::all(&pairs, "only_cpu_and_memory");
     let only = values.next() == Some("true") && values.next().is_none();

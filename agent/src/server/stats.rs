@@ -23,7 +23,7 @@ use std::time::Duration;
 use gantry_base::error::chain;
 use gantry_model::cgroup::names::{self, Driver};
 
-use super::Sources;
+use super::ServerDeps;
 use super::cri::Cri;
 use crate::drain::DrainWatcher;
 use machine::Machine;
@@ -107,7 +107,7 @@ impl Stats {
     }
 
     /// Samples the machine and measures volumes until the drain.
-    pub(super) async fn run(&self, sources: &Sources, mut drain: DrainWatcher) {
+    pub(super) async fn run(&self, sources: &ServerDeps, mut drain: DrainWatcher) {
         let mut measured: Option<tokio::time::Instant> = None;
         loop {
             if let Err(error) = self.node(Depth::CpuAndMemory).await {
@@ -122,13 +122,13 @@ impl Stats {
             // Both arms are cancel-safe: nothing happens by waiting.
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
-                () = drain.started() => return,
+                () = drain.wait_started() => return,
             }
         }
     }
 
     /// Walks all volumes now.
-    pub(super) async fn measure_volumes(&self, sources: &Sources) {
+    pub(super) async fn measure_volumes(&self, sources: &ServerDeps) {
         let mut found = BTreeMap::new();
         for pod in sources.pods.pods() {
             let Some(uid) = pod.metadata.uid.clone() else { continue };
@@ -164,7 +164,7 @@ impl Stats {
                     system.extend(machine.group(name, &path));
                 }
             }
-            Ok((root, system, machine.network(), machine.processes(), machine.booted()))
+            Ok((root, system, machine.network(), machine.processes(), machine.boot_time()))
         };
         let read = tokio::task::spawn_blocking(read).await.map_err(Error::Task)?.map_err(Error::Machine)?;
         let (mut root, mut system, network, processes, booted) = read;
@@ -197,7 +197,7 @@ impl Stats {
     ///
     /// # Errors
     /// When the machine or the runtime cannot be asked.
-    pub async fn summary(&self, sources: &Sources, depth: Depth) -> Result<Summary, Error> {
+    pub async fn summary(&self, sources: &ServerDeps, depth: Depth) -> Result<Summary, Error> {
         let mut node = self.node(depth).await?;
         node.node_name.clone_from(&sources.node_name);
         let cri = Cri::new(&sources.runtime, &sources.metrics);

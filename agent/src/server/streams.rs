@@ -8,15 +8,15 @@ use k8s_openapi::api::core::v1::Pod;
 use tonic::{Code, Status};
 
 use super::answer::{self, Answer};
-use super::cri::{Cri, Wanted, said};
-use super::route::Target;
-use super::{Inner, proxy, query};
+use super::cri::{Cri, StreamRequest, said};
+use super::route::ContainerRef;
+use super::{ServerContext, proxy, query};
 
 /// A runtime that has too many streams waiting forgets the oldest after so long.
 const RETRY: HeaderValue = HeaderValue::from_static("60");
 
 /// As upstream forms a streaming runtime's refusal.
-fn refused(status: &Status) -> Answer {
+fn refusal_answer(status: &Status) -> Answer {
     let code = match status.code() {
         Code::NotFound => StatusCode::NOT_FOUND,
         Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
@@ -29,7 +29,7 @@ fn refused(status: &Status) -> Answer {
     answer
 }
 
-fn failed(text: String) -> Answer {
+fn failure_answer(text: String) -> Answer {
     answer::text(StatusCode::INTERNAL_SERVER_ERROR, text)
 }
 
@@ -38,13 +38,13 @@ fn no_pod() -> Answer {
 }
 
 /// Which streams, or why it is no request at all.
-fn wanted(pairs: &[(String, String)]) -> Result<Wanted, String> {
+fn parse_stream_request(pairs: &[(String, String)]) -> Result<StreamRequest, String> {
     let on = |key| query::first(pairs, key) == Some("1");
     let (stdin, stdout, tty) = (on("input"), on("output"), on("tty"));
     // A terminal has one output only.
     let stderr = on("error") && !tty;
     match stdin || stdout || stderr {
-        true => Ok(Wanted { stdin, stdout, stderr, tty }),
+        true => Ok(StreamRequest { stdin, stdout, stderr, tty }),
         false => Err("you must specify at least 1 of stdin, stdout, stderr".to_owned()),
     }
 }
@@ -58,29 +58,29 @@ fn pairs_of(request: &Request<Body>) -> Vec<(String, String)> {
 }
 
 /// Passes the stream on to where the runtime serves it.
-async fn pass_on(inner: &Inner, url: Result<String, Status>, request: Request<Body>) -> Answer {
+async fn pass_on(inner: &ServerContext, url: Result<String, Status>, request: Request<Body>) -> Answer {
     match url {
         Ok(url) => proxy::upgrade(&url, request, inner.settings.stream_idle).await,
-        Err(status) => refused(&status),
+        Err(status) => refusal_answer(&status),
     }
 }
 
 /// Runs a command with streams.
-pub(super) async fn exec(inner: &Inner, target: &Target, request: Request<Body>) -> Answer {
+pub(super) async fn exec(inner: &ServerContext, target: &ContainerRef, request: Request<Body>) -> Answer {
     let pairs = pairs_of(&request);
-    let wanted = match wanted(&pairs) {
+    let wanted = match parse_stream_request(&pairs) {
         Ok(wanted) => wanted,
         Err(text) => return bad(text),
     };
-    let Target { namespace, pod, container, .. } = target;
+    let ContainerRef { namespace, pod, container, .. } = target;
     if inner.sources.pods.find(namespace, pod).is_none() {
         return no_pod();
     }
     let cri = Cri::new(&inner.sources.runtime, &inner.sources.metrics);
     let id = match cri.running(namespace, pod, container).await {
         Ok(Some(id)) => id,
-        Ok(None) => return failed(format!("container not found ({container:?})")),
-        Err(status) => return refused(&status),
+        Ok(None) => return failure_answer(format!("container not found ({container:?})")),
+        Err(status) => return refusal_answer(&status),
     };
     let command = query::all(&pairs, "command").map(str::to_owned).collect();
     pass_on(inner, cri.exec(id, command, wanted).await, request).await
@@ -95,28 +95,28 @@ fn has_tty(pod: &Pod, name: &str) -> Option<bool> {
 }
 
 /// Joins the streams of what runs already.
-pub(super) async fn attach(inner: &Inner, target: &Target, request: Request<Body>) -> Answer {
-    let wanted = match wanted(&pairs_of(&request)) {
+pub(super) async fn attach(inner: &ServerContext, target: &ContainerRef, request: Request<Body>) -> Answer {
+    let wanted = match parse_stream_request(&pairs_of(&request)) {
         Ok(wanted) => wanted,
         Err(text) => return bad(text),
     };
-    let Target { namespace, pod: name, uid, container } = target;
+    let ContainerRef { namespace, pod: name, uid, container } = target;
     let Some(pod) = inner.sources.pods.find(namespace, name) else { return no_pod() };
     let full_name = format!("{name}_{namespace}");
     let cri = Cri::new(&inner.sources.runtime, &inner.sources.metrics);
     let id = match cri.running(namespace, name, container).await {
         Ok(Some(id)) => id,
-        Ok(None) => return failed(format!("container {container} not found in pod {full_name}")),
-        Err(status) => return refused(&status),
+        Ok(None) => return failure_answer(format!("container {container} not found in pod {full_name}")),
+        Err(status) => return refusal_answer(&status),
     };
     if !uid.is_empty() && pod.metadata.uid.as_deref() != Some(&inner.sources.pods.translate(uid)) {
-        return failed(format!("pod {full_name} not found"));
+        return failure_answer(format!("pod {full_name} not found"));
     }
     // Whether it has a terminal was settled when it was created.
     let Some(tty) = has_tty(&pod, container) else {
-        return failed(format!("container {container} not found in pod {full_name}"));
+        return failure_answer(format!("container {container} not found in pod {full_name}"));
     };
-    pass_on(inner, cri.attach(id, Wanted { tty, ..wanted }).await, request).await
+    pass_on(inner, cri.attach(id, StreamRequest { tty, ..wanted }).await, request).await
 }
 
 /// Ports over WebSocket are in the query; over SPDY each stream names its own.
@@ -143,12 +143,16 @@ fn ports(pairs: &[(String, String)], request: &Request<Body>) -> Result<Vec<i32>
 }
 
 /// Connects to ports inside a pod.
-pub(super) async fn port_forward(inner: &Inner, target: &Target, request: Request<Body>) -> Answer {
+pub(super) async fn port_forward(
+    inner: &ServerContext,
+    target: &ContainerRef,
+    request: Request<Body>,
+) -> Answer {
     let ports = match ports(&pairs_of(&request), &request) {
         Ok(ports) => ports,
         Err(text) => return bad(text),
     };
-    let Target { namespace, pod: name, uid, .. } = target;
+    let ContainerRef { namespace, pod: name, uid, .. } = target;
     let Some(pod) = inner.sources.pods.find(namespace, name) else { return no_pod() };
     let has = pod.metadata.uid.clone().unwrap_or_default();
     if !uid.is_empty() && has != *uid {
@@ -157,23 +161,23 @@ pub(super) async fn port_forward(inner: &Inner, target: &Target, request: Reques
     let cri = Cri::new(&inner.sources.runtime, &inner.sources.metrics);
     let sandbox = match cri.sandbox(&inner.sources.pods.translate(&has)).await {
         Ok(Some(id)) => id,
-        Ok(None) => return failed(format!("pod not found (\"{name}_{namespace}\")")),
-        Err(status) => return refused(&status),
+        Ok(None) => return failure_answer(format!("pod not found (\"{name}_{namespace}\")")),
+        Err(status) => return refusal_answer(&status),
     };
     pass_on(inner, cri.port_forward(sandbox, ports).await, request).await
 }
 
 /// Runs a command and answers with what it said.
-pub(super) async fn run(inner: &Inner, target: &Target, asked: &str) -> Answer {
-    let Target { namespace, pod, container, .. } = target;
+pub(super) async fn run(inner: &ServerContext, target: &ContainerRef, asked: &str) -> Answer {
+    let ContainerRef { namespace, pod, container, .. } = target;
     if inner.sources.pods.find(namespace, pod).is_none() {
         return no_pod();
     }
     let cri = Cri::new(&inner.sources.runtime, &inner.sources.metrics);
     let id = match cri.running(namespace, pod, container).await {
         Ok(Some(id)) => id,
-        Ok(None) => return failed(format!("container not found ({container:?})")),
-        Err(status) => return failed(said(&status)),
+        Ok(None) => return failure_answer(format!("container not found ({container:?})")),
+        Err(status) => return failure_answer(said(&status)),
     };
     let pairs = query::pairs(asked);
     let command = query::first(&pairs, "cmd").unwrap_or_default().split(' ').map(str::to_owned).collect();
@@ -181,9 +185,9 @@ pub(super) async fn run(inner: &Inner, target: &Target, asked: &str) -> Answer {
         Ok((output, 0)) => answer::of_type(StatusCode::OK, "application/json", output),
         Ok((output, code)) => {
             let said = String::from_utf8_lossy(&output);
-            failed(format!("command terminated with exit code {code}: {said}"))
+            failure_answer(format!("command terminated with exit code {code}: {said}"))
         }
-        Err(status) => failed(said(&status)),
+        Err(status) => failure_answer(said(&status)),
     }
 }
 
@@ -197,13 +201,13 @@ mod tests {
 
     #[test]
     fn a_terminal_has_no_stderr_of_its_own() {
-        let all = wanted(&of("input=1&output=1&error=1&tty=1")).unwrap();
-        assert_eq!(all, Wanted { stdin: true, stdout: true, stderr: false, tty: true });
+        let all = parse_stream_request(&of("input=1&output=1&error=1&tty=1")).unwrap();
+        assert_eq!(all, StreamRequest { stdin: true, stdout: true, stderr: false, tty: true });
         assert_eq!(
-            wanted(&of("error=1&tty=1&output=true")).unwrap_err(),
+            parse_stream_request(&of("error=1&tty=1&output=true")).unwrap_err(),
             "you must specify at least 1 of stdin, stdout, stderr"
         );
-        assert!(wanted(&of("error=1")).unwrap().stderr);
+        assert!(parse_stream_request(&of("error=1")).unwrap().stderr);
     }
 
     #[test]

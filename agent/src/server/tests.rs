@@ -23,15 +23,15 @@ use crate::server::serve::{Door, serve};
 
 /// What the API server was asked, and whether it is to fail.
 #[derive(Debug, Default)]
-struct Asked {
+struct RecordedReviews {
     tokens: Vec<String>,
     access: Vec<Value>,
     broken: bool,
 }
 
-type Shared = Arc<Mutex<Asked>>;
+type SharedReviews = Arc<Mutex<RecordedReviews>>;
 
-async fn review_token(State(asked): State<Shared>, Json(mut review): Json<Value>) -> Json<Value> {
+async fn review_token(State(asked): State<SharedReviews>, Json(mut review): Json<Value>) -> Json<Value> {
     let token = review["spec"]["token"].as_str().unwrap().to_owned();
     // A token is the name of its user, after a prefix.
     review["status"] = match token.strip_prefix("of-") {
@@ -44,7 +44,7 @@ async fn review_token(State(asked): State<Shared>, Json(mut review): Json<Value>
 
 /// A user called may-X may do everything to X.
 async fn review_access(
-    State(asked): State<Shared>,
+    State(asked): State<SharedReviews>,
     Json(mut review): Json<Value>,
 ) -> (http::StatusCode, Json<Value>) {
     let spec = review["spec"].clone();
@@ -60,8 +60,8 @@ async fn review_access(
     (http::StatusCode::CREATED, Json(review))
 }
 
-async fn api_server() -> (Client, Shared) {
-    let asked = Shared::default();
+async fn api_server() -> (Client, SharedReviews) {
+    let asked = SharedReviews::default();
     let app = Router::new()
         .route("/apis/authentication.k8s.io/v1/tokenreviews", post(review_token))
         .route("/apis/authorization.k8s.io/v1/subjectaccessreviews", post(review_access))
@@ -85,7 +85,7 @@ impl NodePods for Pods {
         uid.to_owned()
     }
 
-    fn claimed(&self, _: &str, _: &str) -> Option<String> {
+    fn claim_name(&self, _: &str, _: &str) -> Option<String> {
         None
     }
 }
@@ -102,22 +102,22 @@ fn stats_of(folder: &std::path::Path) -> stats::Settings {
     }
 }
 
-fn sources(folder: &std::path::Path, runtime: Channel) -> Sources {
+fn sources(folder: &std::path::Path, runtime: Channel) -> ServerDeps {
     let pod = json!({
         "metadata": { "name": "web", "namespace": "ns", "uid": "u" },
         "spec": { "containers": [{ "name": "c", "tty": true }] },
     });
-    Sources {
+    ServerDeps {
         node_name: "node-1".to_owned(),
         pods: Arc::new(Pods(vec![Arc::new(serde_json::from_value(pod).unwrap())])),
-        runtime: Line { channel: runtime, request_timeout: Duration::from_secs(120) },
+        runtime: RuntimeConnection { channel: runtime, request_timeout: Duration::from_secs(120) },
         configz: Arc::new(|| json!({ "kind": "KubeletConfiguration" })),
         flagz: vec![("v".to_owned(), "2".to_owned())],
         version: "v1.36.3+gantry.0.1.0".to_owned(),
         metrics: Arc::default(),
         probe_metrics: Arc::default(),
         checks: vec![Check::new("syncloop", || Ok(()))],
-        beyond: Beyond::default(),
+        runtime_ext: RuntimeExtensions::default(),
         stats: stats::Stats::new(stats_of(folder)).unwrap(),
         verbosity: Arc::new(|level| if level < 10 { Ok(()) } else { Err("too much".to_owned()) }),
     }
@@ -174,7 +174,7 @@ async fn said(answer: answer::Answer) -> (u16, String) {
 
 struct House {
     server: Server,
-    asked: Shared,
+    asked: SharedReviews,
     ca: CertifiedIssuer<'static, KeyPair>,
     folder: tempfile::TempDir,
 }

@@ -32,7 +32,7 @@ impl User {
     }
 
     /// With the group of those who showed a credential; the anonymous are not made more of.
-    pub(super) fn authenticated(mut self) -> Self {
+    pub(super) fn with_authenticated_group(mut self) -> Self {
         let special = [AUTHENTICATED, "system:unauthenticated"];
         if self.name != "system:anonymous"
             && !self.groups.iter().any(|group| special.contains(&group.as_str()))

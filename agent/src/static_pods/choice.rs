@@ -25,7 +25,7 @@ pub(super) struct Reading {
 
 /// What the folder comes to.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Found {
+pub(crate) struct StaticPods {
     /// All that should run, the longest known first.
     pub pods: Vec<Pod>,
     /// Whether the folder was ever read: before, nothing is known of it.
@@ -109,7 +109,7 @@ impl Choice {
 
     /// Of files that clash the one that was there first wins; the others are told, and get their
     /// turn when it goes.
-    pub(super) fn found(&self) -> Found {
+    pub(super) fn static_pods(&self) -> StaticPods {
         let mut order: Vec<(&PathBuf, &Good)> = self.good.iter().collect();
         order.sort_by_key(|(path, good)| (good.since, *path));
         let mut problems = self.bad.clone();
@@ -130,7 +130,7 @@ impl Choice {
                 }
             }
         }
-        Found {
+        StaticPods {
             pods: chosen.into_iter().map(|(_, pod)| pod).collect(),
             read: self.read,
             problems: problems.into_iter().map(|(path, message)| Problem { path, message }).collect(),
@@ -179,12 +179,12 @@ mod tests {
     }
 
     fn names(choice: &Choice) -> Vec<String> {
-        choice.found().pods.into_iter().map(|pod| pod.name).collect()
+        choice.static_pods().pods.into_iter().map(|pod| pod.name).collect()
     }
 
     fn problems(choice: &Choice) -> Vec<String> {
         let text = |p: Problem| format!("{}: {}", p.path.display(), p.message);
-        choice.found().problems.into_iter().map(text).collect()
+        choice.static_pods().problems.into_iter().map(text).collect()
     }
 
     #[test]
@@ -193,10 +193,10 @@ mod tests {
         choice.take(vec![good("a", "a"), bad("b")], at(1));
         assert_eq!(names(&choice), ["a-n"]);
         assert_eq!(problems(&choice), ["b: not valid YAML"]);
-        let before = choice.found().pods;
+        let before = choice.static_pods().pods;
         choice.take(vec![bad("a"), good("b", "b")], at(2));
         assert_eq!(names(&choice), ["a-n", "b-n"]);
-        assert_eq!(choice.found().pods.first(), before.first());
+        assert_eq!(choice.static_pods().pods.first(), before.first());
         choice.take(vec![good("b", "b")], at(3));
         assert_eq!(names(&choice), ["b-n"]);
         choice.cannot_read(Path::new("/m"), "I/O error");
@@ -207,13 +207,13 @@ mod tests {
     fn trap_10_a_changed_file_is_a_new_pod_of_the_same_name() {
         let mut choice = Choice::new("n".into());
         choice.take(vec![good("a", "a")], at(1));
-        let old = choice.found().pods.remove(0);
+        let old = choice.static_pods().pods.remove(0);
         choice.take(vec![good("a", "a")], at(2));
-        assert_eq!(choice.found().pods, std::slice::from_ref(&old), "the same content is the same pod");
+        assert_eq!(choice.static_pods().pods, std::slice::from_ref(&old), "the same content is the same pod");
         let changed =
             Pod { name: "a".into(), uid: gantry_model::pod::PodUid::parse("uid-2").unwrap(), ..pod() };
         choice.take(vec![Reading { path: "a".into(), result: Ok((changed, false)), raw: None }], at(3));
-        let new = choice.found().pods.remove(0);
+        let new = choice.static_pods().pods.remove(0);
         assert_eq!(new.name, old.name);
         assert_ne!(new.uid, old.uid);
     }
@@ -222,10 +222,10 @@ mod tests {
     fn a_file_that_went_and_is_back_is_met_for_the_first_time() {
         let mut choice = Choice::new("n".into());
         choice.take(vec![good("m/a", "a"), good("m/b", "b")], at(1));
-        let before = choice.found().pods;
+        let before = choice.static_pods().pods;
         choice.lose(&BTreeSet::from(["a".into()]));
         choice.take(vec![good("m/a", "a"), good("m/b", "b")], at(2));
-        let after = choice.found().pods;
+        let after = choice.static_pods().pods;
         let [old_a, old_b] = before.as_slice() else { panic!("two were there") };
         let [new_b, new_a] = after.as_slice() else { panic!("two are there, the longest known first") };
         assert_eq!(old_b, new_b);

@@ -52,7 +52,7 @@ fn read_one(path: PathBuf) -> Option<Reading> {
         Err(error) => return Some(Reading { path, result: Err(error.to_string()), raw: None }),
     }
     let text = manifest::read(&path);
-    let raw = text.as_ref().ok().and_then(|text| manifest::described(text)).map(Arc::new);
+    let raw = text.as_ref().ok().and_then(|text| manifest::parse_first_pod(text)).map(Arc::new);
     let result = text.and_then(|text| manifest::parse_text(&path, &text));
     let result = result.map_err(|error| error.within_file()).and_then(|objects| {
         let mut objects = objects.into_iter();

@@ -18,19 +18,19 @@ use tokio::sync::watch;
 const BUFFER: usize = 16 * 1024;
 
 /// What was heard since the last time: names of files that went, whether or not they are back.
-type Heard = BTreeSet<OsString>;
+type RemovedFiles = BTreeSet<OsString>;
 
 /// The ear; dropping it ends its thread.
 pub(super) struct Changes {
-    heard: watch::Receiver<Heard>,
-    take: watch::Sender<Heard>,
+    heard: watch::Receiver<RemovedFiles>,
+    take: watch::Sender<RemovedFiles>,
     _stop: OwnedFd,
 }
 
 /// Waits in a thread of its own: an inotify descriptor is no socket. None when that cannot be had;
 /// then the folder is looked at from time to time only.
 pub(super) fn begin(folder: &Path) -> Option<Changes> {
-    let (take, heard) = watch::channel(Heard::new());
+    let (take, heard) = watch::channel(RemovedFiles::new());
     let folder = folder.to_owned();
     let tell = take.clone();
     let begin = || -> std::io::Result<OwnedFd> {
@@ -51,12 +51,12 @@ pub(super) fn begin(folder: &Path) -> Option<Changes> {
 
 /// Waits until something has changed, and says which files went meanwhile. Cancel-safe: what was
 /// heard stays until this returns.
-pub(super) async fn next(changes: &mut Option<Changes>) -> Heard {
+pub(super) async fn next(changes: &mut Option<Changes>) -> RemovedFiles {
     let Some(Changes { heard, take, _stop: _ }) = changes else { return std::future::pending().await };
     if heard.changed().await.is_err() {
         return std::future::pending().await;
     }
-    let mut removed = Heard::new();
+    let mut removed = RemovedFiles::new();
     // Quietly: taking it is no news.
     take.send_if_modified(|heard| {
         removed = std::mem::take(heard);
@@ -67,7 +67,7 @@ pub(super) async fn next(changes: &mut Option<Changes>) -> Heard {
 
 /// Until the other end of `stop` is closed. A new watch when the folder was removed or moved: it may
 /// be made again. Somebody is told to look after it is made, so that no change falls between.
-fn listen(folder: &Path, stop: &OwnedFd, tell: &watch::Sender<Heard>) {
+fn listen(folder: &Path, stop: &OwnedFd, tell: &watch::Sender<RemovedFiles>) {
     let again = Timespec { tv_sec: 1, tv_nsec: 0 };
     loop {
         let watch = watch_of(folder);
@@ -90,7 +90,7 @@ fn listen(folder: &Path, stop: &OwnedFd, tell: &watch::Sender<Heard>) {
             }
             // Not there yet: tried again.
             let Ok(watch) = &watch else { break };
-            let mut removed = Heard::new();
+            let mut removed = RemovedFiles::new();
             let heard = hear(watch, &mut removed);
             // What was heard before the watch was lost counts all the same. A folder that is only put in
             // another's place is looked at when the new one is there.
@@ -108,7 +108,7 @@ fn listen(folder: &Path, stop: &OwnedFd, tell: &watch::Sender<Heard>) {
 ///
 /// # Errors
 /// When the watch is no good any more: its folder has gone, or it could not keep up.
-fn hear(watch: &OwnedFd, removed: &mut Heard) -> Result<(), Errno> {
+fn hear(watch: &OwnedFd, removed: &mut RemovedFiles) -> Result<(), Errno> {
     let mut buffer = [MaybeUninit::uninit(); BUFFER];
     let mut events = Reader::new(watch, &mut buffer);
     loop {
@@ -157,11 +157,11 @@ mod tests {
         fs::create_dir(&folder).unwrap();
         fs::write(folder.join("a.yaml"), "").unwrap();
         let watch = watch_of(&folder).unwrap();
-        let mut removed = Heard::new();
+        let mut removed = RemovedFiles::new();
         hear(&watch, &mut removed).unwrap();
         assert!(removed.is_empty());
         fs::remove_dir_all(&folder).unwrap();
         hear(&watch, &mut removed).unwrap_err();
-        assert_eq!(removed, Heard::from(["a.yaml".into()]));
+        assert_eq!(removed, RemovedFiles::from(["a.yaml".into()]));
     }
 }

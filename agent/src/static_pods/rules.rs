@@ -1,6 +1,6 @@
 //! What makes a pod of a file a static pod. Pure: owns upstream's rules (name, UID, annotations, no
 //! references to API objects) and their words; never reads a file. Called by [`super::choice`], and by
-//! [`crate::agent`] to tell a pod that was put there again.
+//! [`crate::pod_workers`] to tell a pod that was put there again.
 
 use std::path::Path;
 

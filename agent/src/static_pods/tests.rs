@@ -10,8 +10,8 @@ fn text(name: &str) -> String {
     )
 }
 
-async fn until(found: &mut watch::Receiver<Found>, names: &[&str], problems: usize) {
-    let fits = |found: &Found| {
+async fn until(found: &mut watch::Receiver<StaticPods>, names: &[&str], problems: usize) {
+    let fits = |found: &StaticPods| {
         let mut seen: Vec<&str> = found.pods.iter().map(|pod| pod.name.as_str()).collect();
         seen.sort_unstable();
         seen == names && found.problems.len() == problems
@@ -27,7 +27,7 @@ async fn a_folder_is_followed_as_it_changes() {
     let path = |name: &str| folder.join(name);
     // Changes are noticed, not waited for: it would be looked at again in an hour only.
     let (mut found, task) = follow(folder.clone(), "n".into(), Duration::from_secs(3600)).await;
-    assert_eq!(*found.borrow(), Found { read: true, ..Found::default() });
+    assert_eq!(*found.borrow(), StaticPods { read: true, ..StaticPods::default() });
     task.abort();
     fs::create_dir(&folder).unwrap();
     fs::create_dir(path("sub")).unwrap();
@@ -79,11 +79,11 @@ async fn a_file_that_is_removed_and_made_again_at_once_is_another_one() {
     // The ear is at the folder once this was heard.
     fs::write(root.path().join("b.yaml"), text("b")).unwrap();
     until(&mut found, &["a-n", "b-n"], 0).await;
-    let pod = |found: &Found| found.pods.iter().find(|pod| pod.name == "a-n").cloned();
+    let pod = |found: &StaticPods| found.pods.iter().find(|pod| pod.name == "a-n").cloned();
     let before = pod(&found.borrow()).unwrap();
     fs::remove_file(&path).unwrap();
     fs::write(&path, text("a")).unwrap();
-    let again = |found: &Found| pod(found).is_some_and(|pod| rules::is_made_again(&before, &pod));
+    let again = |found: &StaticPods| pod(found).is_some_and(|pod| rules::is_made_again(&before, &pod));
     let heard = tokio::time::timeout(Duration::from_secs(30), found.wait_for(again)).await.is_ok();
     assert!(heard);
     drop(found);

@@ -1,7 +1,7 @@
 //! What is told of a pod, over what the API has of it. Pure: owns upstream's rules of whose field is
-//! whose and of what a status may not take back; never sends anything. Called by [`super::teller`].
+//! whose and of what a status may not take back; never sends anything. Called by [`super::patcher`].
 
-use gantry_kube_client::strategic;
+use gantry_kube_client::strategic_merge;
 use jiff::{Timestamp, Unit};
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodCondition, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -25,7 +25,7 @@ const MOST_WORDS: usize = 12 << 10;
 
 /// How far a pod's end has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum End {
+pub(super) enum PodEnd {
     /// Containers may run.
     Not,
     /// None runs, none will.
@@ -35,11 +35,11 @@ pub(super) enum End {
 }
 
 /// `ours` as it shall stand in `pod`, the API's.
-pub(super) fn merge(pod: &Pod, ours: PodStatus, end: End, now: Timestamp) -> PodStatus {
+pub(super) fn merge(pod: &Pod, ours: PodStatus, end: PodEnd, now: Timestamp) -> PodStatus {
     let nothing = PodStatus::default();
     let old = pod.status.as_ref().unwrap_or(&nothing);
     let mut new = ours;
-    if end == End::Gone && !terminal(&new) && !super::is_static(pod) {
+    if end == PodEnd::Gone && !terminal(&new) && !super::is_static(pod) {
         new.phase = Some("Failed".to_owned());
     }
     keep_phase(old, &mut new, end);
@@ -59,8 +59,8 @@ pub(super) fn terminal(status: &PodStatus) -> bool {
 }
 
 /// A terminal phase stays, and none begins while a container may run (trap 3).
-fn keep_phase(old: &PodStatus, new: &mut PodStatus, end: End) {
-    if terminal(old) || (terminal(new) && end == End::Not) {
+fn keep_phase(old: &PodStatus, new: &mut PodStatus, end: PodEnd) {
+    if terminal(old) || (terminal(new) && end == PodEnd::Not) {
         new.phase.clone_from(&old.phase);
         new.reason.clone_from(&old.reason);
         new.message.clone_from(&old.message);
@@ -130,13 +130,13 @@ fn keep_fields(old: &PodStatus, new: &mut PodStatus, now: Timestamp) {
 }
 
 /// Foreign ones first, as they are; then ours, with the time at which each began to hold.
-fn conditions(old: &PodStatus, new: &PodStatus, end: End, now: Timestamp) -> Vec<PodCondition> {
+fn conditions(old: &PodStatus, new: &PodStatus, end: PodEnd, now: Timestamp) -> Vec<PodCondition> {
     let foreign = |c: &&PodCondition| !OWN.contains(&c.type_.as_str());
     let mut all: Vec<PodCondition> = old.conditions.iter().flatten().filter(foreign).cloned().collect();
-    let ending = !terminal(old) && terminal(new) && end != End::Not;
+    let ending = !terminal(old) && terminal(new) && end != PodEnd::Not;
     for ours in new.conditions.iter().flatten() {
         let before = old.conditions.iter().flatten().find(|before| before.type_ == ours.type_);
-        let ours = timed(ours, before, now);
+        let ours = with_transition_time(ours, before, now);
         if OWN.contains(&ours.type_.as_str()) {
             all.push(ours);
         } else if ours.type_ == SHARED && ending {
@@ -149,7 +149,7 @@ fn conditions(old: &PodStatus, new: &PodStatus, end: End, now: Timestamp) -> Vec
     all
 }
 
-fn timed(ours: &PodCondition, before: Option<&PodCondition>, now: Timestamp) -> PodCondition {
+fn with_transition_time(ours: &PodCondition, before: Option<&PodCondition>, now: Timestamp) -> PodCondition {
     let mut ours = ours.clone();
     let same = before.filter(|before| before.status == ours.status);
     let then = before.and_then(|before| before.last_transition_time.clone());
@@ -176,7 +176,7 @@ fn not_ready(old: &PodStatus, new: &mut PodStatus, now: Timestamp) {
             condition.message = None;
             let before = old.conditions.iter().flatten().find(|before| before.type_ == condition.type_);
             condition.last_transition_time = None;
-            *condition = timed(condition, before, now);
+            *condition = with_transition_time(condition, before, now);
         }
     }
 }
@@ -240,7 +240,7 @@ pub(super) fn equal(old: &Value, new: &Value) -> bool {
 }
 
 fn significant(status: &Value) -> Value {
-    let mut status = strategic::without_empty(status);
+    let mut status = strategic_merge::without_empty(status);
     if let Some(Value::Array(conditions)) = status.get_mut("conditions") {
         for condition in conditions.iter_mut().filter_map(Value::as_object_mut) {
             for name in ["lastProbeTime", "lastTransitionTime", "observedGeneration"] {

@@ -25,7 +25,7 @@ use tokio::time::{Instant, timeout};
 
 use super::Statics;
 use crate::pod::worker::PodHandle;
-use crate::source::{self, MIRROR, Seen};
+use crate::pod_source::{self, ApiPods, MIRROR};
 
 /// The static pod's own mark: what its mirror must carry.
 const HASH: &str = "kubernetes.io/config.hash";
@@ -43,7 +43,7 @@ pub(crate) struct Mirrors {
     /// Their owner; none is made before it is registered.
     pub node: watch::Receiver<Option<Arc<Node>>>,
     /// The API's pods.
-    pub seen: watch::Receiver<Seen>,
+    pub seen: watch::Receiver<ApiPods>,
     /// The agent's: an image stays until its pod is over.
     pub pods: watch::Receiver<Arc<[PodHandle]>>,
     /// The manifest folder's.
@@ -119,7 +119,7 @@ impl Keeper {
         let now = Instant::now();
         let acts = {
             let seen = self.mirrors.seen.borrow();
-            self.done.retain(|_, (did, at)| *at + SHOWN_WITHIN > now && !shown(did, &seen));
+            self.done.retain(|_, (did, at)| *at + SHOWN_WITHIN > now && !is_visible(did, &seen));
             let (statics, node) = (self.mirrors.statics.borrow(), self.mirrors.node.borrow());
             match (seen.synced, &*statics) {
                 (true, Some(statics)) => {
@@ -196,7 +196,7 @@ impl Keeper {
     }
 }
 
-fn shown(did: &Did, seen: &Seen) -> bool {
+fn is_visible(did: &Did, seen: &ApiPods) -> bool {
     let there = |uid: &str| seen.mirrors.keys().any(|other| other.as_str() == uid);
     match did {
         Did::Made(uid) => there(uid),
@@ -217,7 +217,12 @@ fn alive(pods: &[PodHandle]) -> Alive {
 }
 
 /// What is to be done, given the files, the API's images, the pods that are not over, and the owner.
-fn plan(statics: &BTreeMap<PodUid, Arc<Pod>>, seen: &Seen, alive: &Alive, node: Option<&Node>) -> Vec<Act> {
+fn plan(
+    statics: &BTreeMap<PodUid, Arc<Pod>>,
+    seen: &ApiPods,
+    alive: &Alive,
+    node: Option<&Node>,
+) -> Vec<Act> {
     let described: BTreeMap<Name, &Arc<Pod>> = statics.values().map(|pod| (name_of(pod), pod)).collect();
     let mut acts = Vec::new();
     for (uid, mirror) in &seen.mirrors {
@@ -232,7 +237,7 @@ fn plan(statics: &BTreeMap<PodUid, Arc<Pod>>, seen: &Seen, alive: &Alive, node: 
             None => !alive.contains_key(&name),
         };
         // One that is held goes by itself.
-        if wrong && !source::is_held(mirror) {
+        if wrong && !pod_source::is_held(mirror) {
             acts.push(Act::Delete(name, uid.to_string()));
         }
     }

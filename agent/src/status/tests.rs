@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gantry_kube_client::fake_apiserver::{Asked, FakeApiServer, Fault, Wrong};
+use gantry_kube_client::fake_apiserver::{FakeApiServer, InjectedFault, RecordedRequest, Wrong};
 use gantry_metrics::Metrics;
 use gantry_model::clock::FakeClock;
 use gantry_model::pod::{Origin, Pod, PodUid};
@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::{Sources, Statics, Told, publish};
+use super::{Reported, Statics, StatusSources, publish};
 use crate::pod::Life;
 use crate::pod::status::{Phase, PodStatus as Word};
 use crate::pod::tests::pod;
 use crate::pod::worker::PodHandle;
-use crate::source::{self, Seen};
+use crate::pod_source::{self, ApiPods};
 
 const WEB: &str = "/api/v1/namespaces/default/pods/web";
 const GATE: &str = "example.com/gate";
@@ -56,23 +56,23 @@ impl Worker {
     }
 }
 
-struct Bed {
+struct StatusFixture {
     server: FakeApiServer,
     pods: watch::Sender<Arc<[PodHandle]>>,
     statics: watch::Sender<Statics>,
-    told: watch::Receiver<Told>,
-    seen: watch::Receiver<Seen>,
+    told: watch::Receiver<Reported>,
+    seen: watch::Receiver<ApiPods>,
     metrics: Arc<Metrics>,
     _task: tokio::task::JoinHandle<()>,
 }
 
-impl Bed {
+impl StatusFixture {
     fn new(server: &FakeApiServer) -> Self {
         let (pods, pods_seen) = watch::channel(Arc::from([]));
         let (statics, statics_seen) = watch::channel(None);
-        let seen = source::follow(server.client(), "n1");
+        let seen = pod_source::follow(server.client(), "n1");
         let metrics = Arc::new(Metrics::default());
-        let (told, task) = publish(Sources {
+        let (told, task) = publish(StatusSources {
             client: Some(server.client()),
             seen: seen.clone(),
             pods: pods_seen,
@@ -122,8 +122,8 @@ impl Bed {
     }
 
     /// Writes since the last time.
-    fn writes(&self) -> Vec<Asked> {
-        self.server.asked().into_iter().filter(|asked| asked.method != "GET").collect()
+    fn writes(&self) -> Vec<RecordedRequest> {
+        self.server.requests().into_iter().filter(|asked| asked.method != "GET").collect()
     }
 }
 
@@ -135,7 +135,7 @@ fn on_node() -> Value {
 #[tokio::test(start_paused = true)]
 async fn a_change_is_one_patch_with_the_uid_and_only_what_differs() {
     let server = FakeApiServer::default();
-    let bed = Bed::new(&server);
+    let bed = StatusFixture::new(&server);
     let worker = bed.run("web").await;
     bed.phase(WEB, "Pending").await;
     server.edit(WEB, |pod| {
@@ -166,7 +166,7 @@ async fn a_change_is_one_patch_with_the_uid_and_only_what_differs() {
 #[tokio::test(start_paused = true)]
 async fn trap_06_nothing_is_told_of_a_pod_that_was_not_looked_at_yet() {
     let server = FakeApiServer::default();
-    let bed = Bed::new(&server);
+    let bed = StatusFixture::new(&server);
     let mut running = on_node();
     running["status"] = json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] });
     let made = server.put(WEB, running.clone());
@@ -174,7 +174,7 @@ async fn trap_06_nothing_is_told_of_a_pod_that_was_not_looked_at_yet() {
     let worker = bed.worker_in(Life::Waiting, "web", uid).await;
     worker.says(Phase::Pending, "");
     sleep(Duration::from_secs(60)).await;
-    assert_eq!(bed.writes(), Vec::<Asked>::new());
+    assert_eq!(bed.writes(), Vec::<RecordedRequest>::new());
     assert_eq!(server.get(WEB).unwrap()["status"], running["status"]);
     let shown = bed.told.borrow().values().next().cloned().unwrap();
     assert_eq!(shown.status.as_ref().unwrap().phase.as_deref(), Some("Running"));
@@ -186,12 +186,17 @@ async fn trap_06_nothing_is_told_of_a_pod_that_was_not_looked_at_yet() {
 #[tokio::test(start_paused = true)]
 async fn while_one_patch_is_under_way_only_the_latest_word_waits() {
     let server = FakeApiServer::default();
-    let bed = Bed::new(&server);
+    let bed = StatusFixture::new(&server);
     let worker = bed.run("web").await;
     bed.phase(WEB, "Pending").await;
     let _ = bed.writes();
     // The first is never answered until its deadline.
-    server.fault(Fault { method: "PATCH".into(), path: "web/status".into(), what: Wrong::Hangs, times: 1 });
+    server.fault(InjectedFault {
+        method: "PATCH".into(),
+        path: "web/status".into(),
+        what: Wrong::Hangs,
+        times: 1,
+    });
     for n in 0..20 {
         worker.says(Phase::Running, &n.to_string());
         sleep(Duration::from_millis(100)).await;
@@ -203,7 +208,7 @@ async fn while_one_patch_is_under_way_only_the_latest_word_waits() {
 #[tokio::test(start_paused = true)]
 async fn a_server_that_was_away_is_told_the_latest_when_it_is_back() {
     let server = FakeApiServer::default();
-    let bed = Bed::new(&server);
+    let bed = StatusFixture::new(&server);
     let worker = bed.run("web").await;
     bed.phase(WEB, "Pending").await;
     server.set_down(true);
@@ -221,11 +226,16 @@ async fn a_server_that_was_away_is_told_the_latest_when_it_is_back() {
 #[tokio::test(start_paused = true)]
 async fn trap_02_a_status_of_the_old_pod_never_reaches_the_new_one() {
     let server = FakeApiServer::default();
-    let bed = Bed::new(&server);
+    let bed = StatusFixture::new(&server);
     let worker = bed.run("web").await;
     bed.phase(WEB, "Pending").await;
     // The watch is late: the old one is still seen.
-    server.fault(Fault { method: "GET".into(), path: "/api/v1/pods".into(), what: Wrong::Hangs, times: 100 });
+    server.fault(InjectedFault {
+        method: "GET".into(),
+        path: "/api/v1/pods".into(),
+        what: Wrong::Hangs,
+        times: 100,
+    });
     server.cut();
     sleep(Duration::from_millis(50)).await;
     server.remove(WEB);
@@ -244,30 +254,30 @@ async fn trap_02_a_status_of_the_old_pod_never_reaches_the_new_one() {
 #[tokio::test(start_paused = true)]
 async fn a_conflict_is_read_anew_and_told_on_top() {
     let server = FakeApiServer::default();
-    let bed = Bed::new(&server);
+    let bed = StatusFixture::new(&server);
     let worker = bed.run("web").await;
     bed.phase(WEB, "Pending").await;
-    server.fault(Fault {
+    server.fault(InjectedFault {
         method: "PATCH".into(),
         path: "web".into(),
         what: Wrong::Refused(409, "Conflict"),
         times: 1,
     });
-    let _ = server.asked();
+    let _ = server.requests();
     worker.says(Phase::Running, "x");
     bed.phase(WEB, "Running").await;
-    let methods: Vec<String> = server.asked().into_iter().map(|asked| asked.method).collect();
+    let methods: Vec<String> = server.requests().into_iter().map(|asked| asked.method).collect();
     assert_eq!(methods, ["PATCH", "GET", "PATCH"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_was_lost_is_not_told_twice_for_long() {
     let server = FakeApiServer::default();
-    let bed = Bed::new(&server);
+    let bed = StatusFixture::new(&server);
     let worker = bed.run("web").await;
     bed.phase(WEB, "Pending").await;
     let _ = bed.writes();
-    server.fault(Fault { method: "PATCH".into(), path: "web".into(), what: Wrong::Lost, times: 1 });
+    server.fault(InjectedFault { method: "PATCH".into(), path: "web".into(), what: Wrong::Lost, times: 1 });
     worker.says(Phase::Running, "x");
     sleep(Duration::from_secs(60)).await;
     assert_eq!(server.get(WEB).unwrap()["status"]["message"], "x");
@@ -277,11 +287,11 @@ async fn an_answer_that_was_lost_is_not_told_twice_for_long() {
 #[tokio::test(start_paused = true)]
 async fn what_the_server_refuses_is_not_repeated_in_a_loop_but_the_next_word_is_told() {
     let server = FakeApiServer::default();
-    let bed = Bed::new(&server);
+    let bed = StatusFixture::new(&server);
     let worker = bed.run("web").await;
     bed.phase(WEB, "Pending").await;
     let _ = bed.writes();
-    server.fault(Fault {
+    server.fault(InjectedFault {
         method: "PATCH".into(),
         path: "web".into(),
         what: Wrong::Refused(422, "Invalid"),
@@ -300,7 +310,7 @@ async fn what_the_server_refuses_is_not_repeated_in_a_loop_but_the_next_word_is_
 #[tokio::test(start_paused = true)]
 async fn trap_05_two_writers_do_not_write_for_ever() {
     let server = FakeApiServer::default();
-    let bed = Bed::new(&server);
+    let bed = StatusFixture::new(&server);
     let worker = bed.run("web").await;
     worker.says(Phase::Running, "ours");
     bed.phase(WEB, "Running").await;
@@ -322,7 +332,7 @@ async fn trap_05_two_writers_do_not_write_for_ever() {
 #[tokio::test(start_paused = true)]
 async fn what_others_change_now_and_then_is_set_right_at_once() {
     let server = FakeApiServer::default();
-    let bed = Bed::new(&server);
+    let bed = StatusFixture::new(&server);
     let worker = bed.run("web").await;
     worker.says(Phase::Running, "ours");
     bed.phase(WEB, "Running").await;
@@ -337,7 +347,7 @@ async fn what_others_change_now_and_then_is_set_right_at_once() {
 #[tokio::test(start_paused = true)]
 async fn trap_04_the_end_is_told_before_the_pod_is_deleted_and_only_when_nothing_is_left() {
     let server = FakeApiServer::default();
-    let bed = Bed::new(&server);
+    let bed = StatusFixture::new(&server);
     let worker = bed.run("web").await;
     worker.says(Phase::Running, "");
     bed.phase(WEB, "Running").await;
@@ -366,7 +376,7 @@ async fn trap_04_the_end_is_told_before_the_pod_is_deleted_and_only_when_nothing
 #[tokio::test(start_paused = true)]
 async fn nothing_is_told_of_a_pod_that_the_server_is_taking_away() {
     let server = FakeApiServer::default();
-    let bed = Bed::new(&server);
+    let bed = StatusFixture::new(&server);
     let worker = bed.run("web").await;
     worker.says(Phase::Running, "");
     bed.phase(WEB, "Running").await;
@@ -391,7 +401,7 @@ async fn nothing_is_told_of_a_pod_that_the_server_is_taking_away() {
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_finalizers_hold_is_deleted_once() {
     let server = FakeApiServer::default();
-    let bed = Bed::new(&server);
+    let bed = StatusFixture::new(&server);
     let worker = bed.run("web").await;
     bed.phase(WEB, "Pending").await;
     server.edit(WEB, |pod| {
@@ -410,7 +420,7 @@ async fn a_pod_that_finalizers_hold_is_deleted_once() {
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_has_ended_by_itself_stays_until_somebody_deletes_it() {
     let server = FakeApiServer::default();
-    let bed = Bed::new(&server);
+    let bed = StatusFixture::new(&server);
     let worker = bed.run("web").await;
     worker.says(Phase::Succeeded, "");
     worker.is(Life::Stopped);
@@ -424,7 +434,7 @@ async fn a_pod_that_has_ended_by_itself_stays_until_somebody_deletes_it() {
 #[tokio::test(start_paused = true)]
 async fn a_static_pod_is_told_through_its_mirror_alone_and_shown_without_one() {
     let server = FakeApiServer::default();
-    let bed = Bed::new(&server);
+    let bed = StatusFixture::new(&server);
     let hash = "0123456789abcdef";
     let uid = PodUid::parse(hash).unwrap();
     let mut own = Pod { name: "web-n1".into(), uid: uid.clone(), origin: Origin::Static, ..pod() };
@@ -436,7 +446,7 @@ async fn a_static_pod_is_told_through_its_mirror_alone_and_shown_without_one() {
     let worker = bed.add(own);
     worker.says(Phase::Running, "x");
     let mut told = bed.told.clone();
-    let running = |told: &Told| {
+    let running = |told: &Reported| {
         told.get(&uid).is_some_and(|pod| pod.status.as_ref().unwrap().phase.as_deref() == Some("Running"))
     };
     told.wait_for(running).await.unwrap();
@@ -456,12 +466,12 @@ async fn a_static_pod_is_told_through_its_mirror_alone_and_shown_without_one() {
 #[tokio::test(start_paused = true)]
 async fn a_hundred_pods_are_told_with_a_bounded_number_of_requests_at_once() {
     let server = FakeApiServer::default();
-    let bed = Bed::new(&server);
+    let bed = StatusFixture::new(&server);
     let mut workers = Vec::new();
     for n in 0..100 {
         workers.push(bed.run(&format!("p{n}")).await);
     }
-    server.fault(Fault {
+    server.fault(InjectedFault {
         method: "PATCH".into(),
         path: "/status".into(),
         what: Wrong::Hangs,
@@ -476,7 +486,7 @@ async fn a_hundred_pods_are_told_with_a_bounded_number_of_requests_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_is_gone_everywhere_is_forgotten() {
     let server = FakeApiServer::default();
-    let bed = Bed::new(&server);
+    let bed = StatusFixture::new(&server);
     let worker = bed.run("web").await;
     bed.phase(WEB, "Pending").await;
     assert_eq!(bed.told.borrow().len(), 1);
@@ -485,6 +495,6 @@ async fn a_pod_that_is_gone_everywhere_is_forgotten() {
     drop(worker);
     bed.pods.send_replace(Arc::from([]));
     let mut told = bed.told.clone();
-    let waited = tokio::time::timeout(Duration::from_secs(30), told.wait_for(Told::is_empty)).await;
+    let waited = tokio::time::timeout(Duration::from_secs(30), told.wait_for(Reported::is_empty)).await;
     assert!(waited.is_ok());
 }

@@ -2,7 +2,7 @@
 //! explained. Pure: spans and the time in, numbers out; never a markup language. Called by
 //! [`super::svg`] and [`super::compare`].
 
-use super::{Span, TURN, as_tree, folded, readable};
+use super::{Span, TURN, as_tree, fold_turns, readable};
 
 /// What a stage spends its time on; one colour each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl Kind {
 
 /// One row of the chart. Times are nanoseconds after the chart's origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
+pub struct ChartRow {
     /// The stage, without its container.
     pub name: String,
     /// Empty for the pod's own stages.
@@ -90,7 +90,7 @@ pub struct Row {
     pub detail: String,
 }
 
-impl Row {
+impl ChartRow {
     /// How long it took, or has taken by now.
     #[must_use]
     pub fn took(&self) -> i64 {
@@ -102,7 +102,7 @@ impl Row {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chart {
     /// By start, stages within a stage right below it.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ChartRow>,
     /// Nanoseconds from the first stage's begin to the last one's end.
     pub total: i64,
     /// Nanoseconds from the first stage's begin to `ready`; none while the pod is not.
@@ -118,14 +118,14 @@ impl Chart {
         let origin = spans.iter().map(|s| s.start).min().unwrap_or(0);
         let end_of = |s: &Span| if s.end == 0 { now.max(s.start) } else { s.end.max(s.start) };
         let total = spans.iter().map(end_of).max().unwrap_or(origin) - origin;
-        let (spans, turns) = folded(spans);
+        let (spans, turns) = fold_turns(spans);
         let pieces = |span: &Span| match span.name == TURN && !turns.is_empty() {
             true => turns.iter().map(|(from, to)| (from - origin, to - origin)).collect(),
             false => vec![(span.start - origin, end_of(span) - origin)],
         };
-        let rows: Vec<Row> = as_tree(&spans)
+        let rows: Vec<ChartRow> = as_tree(&spans)
             .into_iter()
-            .map(|(span, inner)| Row {
+            .map(|(span, inner)| ChartRow {
                 name: span.name.clone(),
                 container: span.container.clone(),
                 inner,
@@ -142,7 +142,7 @@ impl Chart {
             })
             .collect();
         let ready = rows.iter().find(|row| row.name == "ready" && row.mark).map(|row| row.from);
-        let covered = covered(&rows, ready.unwrap_or(total));
+        let covered = covered_time(&rows, ready.unwrap_or(total));
         Self { rows, total, ready, covered }
     }
 
@@ -155,7 +155,7 @@ impl Chart {
 }
 
 /// The length of the union of all stages, up to `until`.
-fn covered(rows: &[Row], until: i64) -> i64 {
+fn covered_time(rows: &[ChartRow], until: i64) -> i64 {
     let pieces = rows.iter().filter(|row| !row.mark).flat_map(|row| &row.pieces);
     let mut stages: Vec<(i64, i64)> = pieces.map(|(from, to)| (*from.min(&until), *to.min(&until))).collect();
     stages.sort_unstable();

@@ -1,7 +1,7 @@
 //! Two starts beside each other, stage by stage. Pure: charts in, text out. Called by
 //! `gantry timeline --compare`.
 
-use super::chart::{Chart, Row};
+use super::chart::{Chart, ChartRow};
 use super::render::millis;
 
 /// One line for each stage of either pod: how long it took there, how long here, and the factor
@@ -9,7 +9,7 @@ use super::render::millis;
 /// containers of different pods may have different names.
 #[must_use]
 pub fn table(a: (&str, &Chart), b: (&str, &Chart)) -> String {
-    let (left, right) = (keyed(a.1), keyed(b.1));
+    let (left, right) = (durations_by_key(a.1), durations_by_key(b.1));
     let mut keys: Vec<&Key> = left.iter().map(|(key, _)| key).collect();
     keys.extend(right.iter().map(|(key, _)| key).filter(|key| left.iter().all(|(k, _)| k != *key)));
     let find = |list: &[(Key, i64)], key: &Key| list.iter().find(|(k, _)| k == key).map(|(_, took)| *took);
@@ -53,11 +53,11 @@ impl Key {
 }
 
 /// Durations by key; what occurs twice is summed.
-fn keyed(chart: &Chart) -> Vec<(Key, i64)> {
+fn durations_by_key(chart: &Chart) -> Vec<(Key, i64)> {
     let mut containers: Vec<&str> = Vec::new();
     let mut list: Vec<(Key, i64)> = Vec::new();
     for row in chart.rows.iter().filter(|row| !row.mark) {
-        let Row { name, container, inner, .. } = row;
+        let ChartRow { name, container, inner, .. } = row;
         let place = if container.is_empty() {
             0
         } else {

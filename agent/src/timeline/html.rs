@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use super::chart::Chart;
 use super::render::millis;
-use super::svg::{escape, scaled};
+use super::svg::{escape, render_scaled};
 
 const STYLE: &str = "\
 :root{color-scheme:light dark}body{font:14px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:1080px;padding:0 1rem}\
@@ -26,7 +26,7 @@ pub fn page(charts: &[(String, Chart)]) -> String {
         escape(&format!("Gantry timeline: {}", titles.join(", ")))
     );
     for (title, chart) in charts {
-        let _ = write!(out, "<section>{}", scaled(title, chart, total));
+        let _ = write!(out, "<section>{}", render_scaled(title, chart, total));
         table(&mut out, chart);
         out.push_str("</section>\n");
     }

@@ -1,7 +1,7 @@
 //! The waterfall in a terminal. Pure: spans, a width and the time in, text out; never asks the
 //! terminal anything. Called by `gantry timeline` and `gantry run`.
 
-use super::{Span, TURN, as_tree, folded, readable};
+use super::{Span, TURN, as_tree, fold_turns, readable};
 
 const MIN_BAR: usize = 20;
 /// Where nothing says how much a line may hold.
@@ -21,7 +21,7 @@ pub fn waterfall(spans: &[Span], width: Option<usize>, now: i64) -> String {
         .max()
         .unwrap_or(origin);
     let total = (end - origin).max(1);
-    let (spans, turns) = folded(spans);
+    let (spans, turns) = fold_turns(spans);
     let rows = as_tree(&spans);
     let labels: Vec<String> = rows.iter().map(|(span, inner)| label(span, *inner)).collect();
     let label_width = labels.iter().map(|l| l.chars().count()).max().unwrap_or(0).max("STAGE".len());

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::chart::{Chart, Kind, Row, ticks};
+use super::chart::{Chart, ChartRow, Kind, ticks};
 use super::render::millis;
 
 const ROW: i64 = 22;
@@ -42,12 +42,12 @@ const KINDS: [Kind; 8] = [
 /// The whole document.
 #[must_use]
 pub fn svg(title: &str, chart: &Chart) -> String {
-    scaled(title, chart, chart.total)
+    render_scaled(title, chart, chart.total)
 }
 
 /// As [`svg`], on an axis of `total` nanoseconds, so that two pictures can be laid side by side.
 #[must_use]
-pub fn scaled(title: &str, chart: &Chart, total: i64) -> String {
+pub fn render_scaled(title: &str, chart: &Chart, total: i64) -> String {
     let total = total.max(1);
     let rows = i64::try_from(chart.rows.len()).unwrap_or(i64::MAX / ROW);
     let height = TOP + rows * ROW + BOTTOM;
@@ -112,7 +112,7 @@ fn axis(out: &mut String, total: i64, bottom: i64) {
     }
 }
 
-fn bar(out: &mut String, row: &Row, y: i64, total: i64, striped: bool) {
+fn bar(out: &mut String, row: &ChartRow, y: i64, total: i64, striped: bool) {
     if striped {
         let _ = write!(out, "<rect class=\"stripe\" x=\"0\" y=\"{y}\" width=\"{WIDTH}\" height=\"{ROW}\"/>");
     }
@@ -151,7 +151,7 @@ fn bar(out: &mut String, row: &Row, y: i64, total: i64, striped: bool) {
 
 /// Duration and detail: right of the bar when there is room, else left of it, else within it or between its parts; cut where
 /// none of them has room.
-fn beside(out: &mut String, row: &Row, took: &str, (from, to): (i64, i64), total: i64, y: i64) {
+fn beside(out: &mut String, row: &ChartRow, took: &str, (from, to): (i64, i64), total: i64, y: i64) {
     let note = match (row.mark, row.detail.is_empty()) {
         (true, true) => return,
         (true, false) => row.detail.clone(),
@@ -163,19 +163,21 @@ fn beside(out: &mut String, row: &Row, took: &str, (from, to): (i64, i64), total
     let needed = i64::try_from(note.chars().count()).unwrap_or(0) * 73 / 10;
     let dim = " class=\"dim\"";
     let mut places = vec![
-        Place { room: WIDTH - 16 - to, x: to + 8, anchor: "start", class: dim },
-        Place { room: from - 8 - LABELS, x: from - 8, anchor: "end", class: dim },
+        LabelPosition { room: WIDTH - 16 - to, x: to + 8, anchor: "start", class: dim },
+        LabelPosition { room: from - 8 - LABELS, x: from - 8, anchor: "end", class: dim },
     ];
     if row.pieces.len() < 2 {
-        places.push(Place { room: to - from - 16, x: from + 8, anchor: "start", class: "" });
+        places.push(LabelPosition { room: to - from - 16, x: from + 8, anchor: "start", class: "" });
     }
     for pair in row.pieces.windows(2) {
         let [(_, before), (after, _)] = pair else { continue };
         let (before, after) = (column(*before, total), column(*after, total));
-        places.push(Place { room: after - before - 16, x: before + 8, anchor: "start", class: dim });
+        places.push(LabelPosition { room: after - before - 16, x: before + 8, anchor: "start", class: dim });
     }
     let fits = places.iter().find(|place| place.room >= needed);
-    let Some(Place { room, x, anchor, class }) = fits.or(places.iter().max_by_key(|place| place.room)) else {
+    let Some(LabelPosition { room, x, anchor, class }) =
+        fits.or(places.iter().max_by_key(|place| place.room))
+    else {
         return;
     };
     let chars = usize::try_from(room * 10 / 73).unwrap_or(0);
@@ -184,7 +186,7 @@ fn beside(out: &mut String, row: &Row, took: &str, (from, to): (i64, i64), total
 }
 
 /// Where a note may stand.
-struct Place {
+struct LabelPosition {
     /// Pixels.
     room: i64,
     x: i64,
@@ -192,7 +194,7 @@ struct Place {
     class: &'static str,
 }
 
-fn sep(row: &Row) -> &'static str {
+fn sep(row: &ChartRow) -> &'static str {
     if row.detail.is_empty() { "" } else { "; " }
 }
 

@@ -17,11 +17,11 @@ use std::path::{Path, PathBuf};
 use super::ownership;
 
 /// By relative path.
-pub(super) type Payload = BTreeMap<String, File>;
+pub(super) type Payload = BTreeMap<String, PayloadFile>;
 
 /// One file to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct File {
+pub(super) struct PayloadFile {
     pub(super) content: Vec<u8>,
     /// Permission bits.
     pub(super) mode: u32,
@@ -88,7 +88,7 @@ fn fresh_folder(volume: &Path, now: &str) -> io::Result<PathBuf> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-fn write_file(folder: &Path, path: &str, file: &File) -> io::Result<()> {
+fn write_file(folder: &Path, path: &str, file: &PayloadFile) -> io::Result<()> {
     let path = folder.join(path);
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
@@ -166,7 +166,10 @@ mod tests {
     fn payload(list: &[(&str, &str)]) -> Payload {
         list.iter()
             .map(|(path, text)| {
-                ((*path).to_owned(), File { content: text.as_bytes().to_vec(), mode: 0o640, user: None })
+                (
+                    (*path).to_owned(),
+                    PayloadFile { content: text.as_bytes().to_vec(), mode: 0o640, user: None },
+                )
             })
             .collect()
     }

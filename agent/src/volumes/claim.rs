@@ -11,7 +11,7 @@ use crate::api::{Api, PersistentSource};
 
 /// Where the files of a claim are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum VolumeBacking {
     /// The path itself is mounted into containers.
     HostPath {
         /// Absolute.
@@ -30,8 +30,8 @@ pub(super) enum Place {
 
 /// A claim's volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Found {
-    pub(super) place: Place,
+pub(super) struct BoundVolume {
+    pub(super) place: VolumeBacking,
     /// Its name.
     pub(super) volume: String,
     /// ReadWriteOncePod is its only access mode.
@@ -41,7 +41,7 @@ pub(super) struct Found {
 }
 
 /// Follows the claim to its volume.
-pub(super) async fn find(api: &dyn Api, pod: &Pod, claim: &str) -> Result<Found, String> {
+pub(super) async fn find(api: &dyn Api, pod: &Pod, claim: &str) -> Result<BoundVolume, String> {
     let failed = |why: String| format!("error processing PVC {}/{claim}: {why}", pod.namespace);
     let found = api.claim(&pod.namespace, claim).await;
     let found = found.map_err(|error| failed(format!("failed to fetch PVC from API server: {error}")))?;
@@ -78,16 +78,23 @@ pub(super) async fn find(api: &dyn Api, pod: &Pod, claim: &str) -> Result<Found,
         PersistentSource::HostPath { path, kind } => {
             let kind = HostPathType::NAMES.iter().find(|(name, _)| name == kind).map(|(_, kind)| *kind);
             let kind = kind.ok_or_else(|| failed(format!("PV {name:?} has an unknown hostPath type")))?;
-            Place::HostPath { path: PathBuf::from(path), kind }
+            VolumeBacking::HostPath { path: PathBuf::from(path), kind }
         }
-        PersistentSource::Local { path } => Place::Local { path: PathBuf::from(path), volume: name.clone() },
+        PersistentSource::Local { path } => {
+            VolumeBacking::Local { path: PathBuf::from(path), volume: name.clone() }
+        }
         PersistentSource::Other(kind) => {
             return Err(failed(format!(
                 "PV {name:?} is of kind {kind}, which this node does not mount: use a hostPath or local volume"
             )));
         }
     };
-    Ok(Found { place, volume: name.clone(), one_pod: volume.one_pod, affinity: volume.affinity.clone() })
+    Ok(BoundVolume {
+        place,
+        volume: name.clone(),
+        one_pod: volume.one_pod,
+        affinity: volume.affinity.clone(),
+    })
 }
 
 #[cfg(test)]
@@ -114,11 +121,11 @@ mod tests {
         let api = FakeApi::default();
         api.put_claim("c", bound());
         api.put_volume("pv", local());
-        let local = Place::Local { path: "/data".into(), volume: "pv".into() };
+        let local = VolumeBacking::Local { path: "/data".into(), volume: "pv".into() };
         assert_eq!(find(&api, &pod(), "c").await.unwrap().place, local);
         let source = PersistentSource::HostPath { path: "/h".into(), kind: "Directory".into() };
         api.put_volume("pv", of(source));
-        let host = Place::HostPath { path: "/h".into(), kind: HostPathType::Directory };
+        let host = VolumeBacking::HostPath { path: "/h".into(), kind: HostPathType::Directory };
         assert_eq!(find(&api, &pod(), "c").await.unwrap().place, host);
     }
 

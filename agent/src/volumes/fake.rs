@@ -148,7 +148,7 @@ impl Volumes for FakeVolumes {
         Box::pin(ready(found.ok_or_else(missing)))
     }
 
-    fn claimed(&self, _: &PodUid, _: &str) -> Option<String> {
+    fn claim_name(&self, _: &PodUid, _: &str) -> Option<String> {
         None
     }
 
@@ -161,7 +161,7 @@ impl Volumes for FakeVolumes {
         Box::pin(ready(Ok(self.state().foreign)))
     }
 
-    fn left(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>> {
+    fn list_orphans(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>> {
         let left = self.state().set_up.iter().cloned().collect();
         Box::pin(ready(Ok(left)))
     }

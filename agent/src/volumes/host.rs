@@ -29,13 +29,13 @@ use gantry_model::pod::volume::{Propagation, RecursiveReadOnly, SubPath, Volume,
 use gantry_model::pod::{Container, Pod, PodUid};
 
 use super::atomic::Payload;
-use super::claim::Place;
+use super::claim::VolumeBacking;
+use super::metrics::VolumeMetrics;
 use super::payload::payload;
 use super::sub_path;
-use super::tally::Tally;
 use super::{
-    Count, Error, MountsOf, Volumes, WordsOf, atomic, host_path, hosts_file, labels, left_file, mounts,
-    ownership, remains, removal,
+    Count, Error, MountsOf, Volumes, WordsOf, atomic, env_file_source, host_path, hosts_file, labels, mounts,
+    orphans, ownership, removal,
 };
 use crate::api::Api;
 use crate::node::NodeInfo;
@@ -61,13 +61,13 @@ pub struct HostVolumes {
     /// What claims led to when their pods were set up.
     claims: Arc<Mutex<Claims>>,
     writers: Writers,
-    tally: Tally,
+    tally: VolumeMetrics,
     /// The node has SELinux.
     labels: bool,
 }
 
 /// By pod and volume.
-type Claims = BTreeMap<PodUid, BTreeMap<String, Place>>;
+type Claims = BTreeMap<PodUid, BTreeMap<String, VolumeBacking>>;
 
 /// What one volume comes to.
 struct Ready<'a> {
@@ -75,7 +75,7 @@ struct Ready<'a> {
     /// None when there is nothing to write.
     files: Option<Payload>,
     /// Of a claim.
-    place: Option<Place>,
+    place: Option<VolumeBacking>,
 }
 
 impl HostVolumes {
@@ -87,14 +87,14 @@ impl HostVolumes {
             path.canonicalize().unwrap_or(path)
         };
         let (pods, plugins, labels) = (real("pods"), real("plugins"), labels::is_on());
-        let (claims, writers, tally) = (Arc::default(), Writers::default(), Tally::default());
+        let (claims, writers, tally) = (Arc::default(), Writers::default(), VolumeMetrics::default());
         Self { pods, plugins, api, node, recursive_read_only, claims, writers, tally, labels }
     }
 
     /// The same, and counted there.
     #[must_use]
     pub fn counted_in(self, metrics: Arc<Metrics>) -> Self {
-        Self { tally: Tally::new(metrics), ..self }
+        Self { tally: VolumeMetrics::new(metrics), ..self }
     }
 
     fn pod(&self, uid: &PodUid) -> PathBuf {
@@ -115,7 +115,7 @@ impl HostVolumes {
     }
 
     /// Where the claim behind a volume led to.
-    fn place_of(&self, uid: &PodUid, volume: &str) -> Option<Place> {
+    fn place_of(&self, uid: &PodUid, volume: &str) -> Option<VolumeBacking> {
         let claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
         claims.get(uid).and_then(|volumes| volumes.get(volume)).cloned()
     }
@@ -134,7 +134,7 @@ impl HostVolumes {
                 Ok(ready) => self.apply(pod, &folder, ready).await.map_err(Failed::from),
                 Err(error) => Err(error),
             };
-            self.tally.made(pod, volume, begun, result.is_ok());
+            self.tally.record_mount(pod, volume, begun, result.is_ok());
             if let Err(error) = result {
                 self.writers.give_back(&pod.uid);
                 first.get_or_insert(Error { message: error.told(&volume.name) });
@@ -153,8 +153,8 @@ impl HostVolumes {
         let policy = pod.security.fs_group_on_root_mismatch;
         blocking(move || match source {
             VolumeSource::Claim { .. } => match place {
-                Some(Place::HostPath { path, kind }) => host_path::check(&path, kind),
-                Some(Place::Local { path: folder, .. }) => {
+                Some(VolumeBacking::HostPath { path, kind }) => host_path::check(&path, kind),
+                Some(VolumeBacking::Local { path: folder, .. }) => {
                     if !bind_local(&folder, &path)? {
                         return Ok(());
                     }
@@ -232,7 +232,7 @@ impl HostVolumes {
             _ => {
                 let whole = path_of(folder, volume, place.as_ref())?;
                 let Some(part) = part else {
-                    return self.finished(mount, (volume, place.as_ref()), whole, None);
+                    return self.finish_mount(mount, (volume, place.as_ref()), whole, None);
                 };
                 let target = sub_path::target(folder, name, of, index);
                 sub_path::bind(&whole, &part, &target).map_err(|failure| {
@@ -244,13 +244,13 @@ impl HostVolumes {
                 (target, None)
             }
         };
-        self.finished(mount, (volume, place.as_ref()), host_path, image)
+        self.finish_mount(mount, (volume, place.as_ref()), host_path, image)
     }
 
-    fn finished(
+    fn finish_mount(
         &self,
         mount: &VolumeMount,
-        (volume, place): (&Volume, Option<&Place>),
+        (volume, place): (&Volume, Option<&VolumeBacking>),
         host_path: PathBuf,
         image: Option<MountedImage>,
     ) -> Result<Mount, String> {
@@ -299,7 +299,7 @@ impl HostVolumes {
         let text = if pod.namespaces.host_network {
             hosts_file::of_host(pod, &fs::read_to_string(ETC_HOSTS)?)
         } else {
-            hosts_file::managed(pod, ips, &self.node.cluster_domain)
+            hosts_file::render_managed(pod, ips, &self.node.cluster_domain)
         };
         // In place: running containers have this very file mounted.
         if holds(path, text.as_bytes()) {
@@ -311,11 +311,11 @@ impl HostVolumes {
 }
 
 /// Where a volume's content is.
-fn path_of(pod_folder: &Path, volume: &Volume, place: Option<&Place>) -> Result<PathBuf, String> {
+fn path_of(pod_folder: &Path, volume: &Volume, place: Option<&VolumeBacking>) -> Result<PathBuf, String> {
     let (plugin, name) = match (&volume.source, place) {
         (VolumeSource::HostPath { path, .. }, _) => return Ok(PathBuf::from(path)),
-        (VolumeSource::Claim { .. }, Some(Place::HostPath { path, .. })) => return Ok(path.clone()),
-        (VolumeSource::Claim { .. }, Some(Place::Local { volume, .. })) => (LOCAL, volume),
+        (VolumeSource::Claim { .. }, Some(VolumeBacking::HostPath { path, .. })) => return Ok(path.clone()),
+        (VolumeSource::Claim { .. }, Some(VolumeBacking::Local { volume, .. })) => (LOCAL, volume),
         (VolumeSource::Claim { .. }, None) => {
             return Err(format!("volume {:?} has not been set up", volume.name));
         }
@@ -531,7 +531,7 @@ impl Volumes for HostVolumes {
         let root = self.pod(uid).join("volumes").join(EMPTY_DIR).join(volume);
         let path = path.to_owned();
         let work = move || {
-            let read = left_file::read(&root, &path);
+            let read = env_file_source::read(&root, &path);
             read.map_err(|error| {
                 let path = root.join(&path);
                 format!("failed to open environment variable file {path:?}: {error}")
@@ -540,10 +540,10 @@ impl Volumes for HostVolumes {
         Box::pin(async move { blocking(work).await.map_err(|message| Error { message }) })
     }
 
-    fn claimed(&self, uid: &PodUid, volume: &str) -> Option<String> {
+    fn claim_name(&self, uid: &PodUid, volume: &str) -> Option<String> {
         match self.place_of(uid, volume)? {
-            Place::Local { volume, .. } => Some(volume),
-            Place::HostPath { .. } => None,
+            VolumeBacking::Local { volume, .. } => Some(volume),
+            VolumeBacking::HostPath { .. } => None,
         }
     }
 
@@ -552,7 +552,7 @@ impl Volumes for HostVolumes {
         Box::pin(async move {
             let begun = Instant::now();
             let taken = blocking(move || removal::take_down(&folder, &mounts::Table)).await;
-            self.tally.unmade(uid, begun, taken.is_ok());
+            self.tally.record_unmount(uid, begun, taken.is_ok());
             taken.map_err(|message| Error { message })?;
             self.claims.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
             self.writers.give_back(uid);
@@ -567,21 +567,21 @@ impl Volumes for HostVolumes {
 
     fn foreign(&self) -> BoxFuture<'_, Result<bool, Error>> {
         let (pods, plugins) = (self.pods.clone(), self.plugins.clone());
-        let work = move || remains::foreign(&pods, &plugins, &mounts::Table);
+        let work = move || orphans::foreign(&pods, &plugins, &mounts::Table);
         Box::pin(async move { blocking(work).await.map_err(|message| Error { message }) })
     }
 
-    fn left(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>> {
+    fn list_orphans(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>> {
         let folder = self.pods.clone();
         Box::pin(async move {
-            blocking(move || remains::pods(&folder)).await.map_err(|message| Error { message })
+            blocking(move || orphans::pods(&folder)).await.map_err(|message| Error { message })
         })
     }
 
     fn reclaim<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {
         let folder = self.pod(uid);
         Box::pin(async move {
-            blocking(move || remains::check(&folder)).await.map_err(|message| Error { message })?;
+            blocking(move || orphans::check(&folder)).await.map_err(|message| Error { message })?;
             self.tear_down(uid).await
         })
     }

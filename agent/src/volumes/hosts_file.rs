@@ -16,7 +16,7 @@ fe00::2\tip6-allrouters
 ";
 
 /// Of a pod with addresses of its own.
-pub(super) fn managed(pod: &Pod, ips: &[String], cluster_domain: &str) -> String {
+pub(super) fn render_managed(pod: &Pod, ips: &[String], cluster_domain: &str) -> String {
     let mut text = format!("{MANAGED}{LOCAL}");
     let name = &pod.hostname;
     let names = match pod.domain(cluster_domain) {
@@ -57,14 +57,14 @@ mod tests {
         let pod = Pod { subdomain: "sub".into(), host_aliases: aliases, ..pod() };
         let ips = ["10.1.0.2".to_owned(), "fd00::2".to_owned()];
         assert_eq!(
-            managed(&pod, &ips, "cluster.local"),
+            render_managed(&pod, &ips, "cluster.local"),
             "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n\
              fe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n\
              10.1.0.2\tweb.sub.default.svc.cluster.local\tweb\nfd00::2\tweb.sub.default.svc.cluster.local\tweb\n\
              \n# Entries added by HostAliases.\n10.0.0.9\ta\tb.c\n"
         );
         let plain = Pod { subdomain: String::new(), host_aliases: vec![], ..pod };
-        assert!(managed(&plain, &ips, "cluster.local").ends_with("\n10.1.0.2\tweb\nfd00::2\tweb\n"));
+        assert!(render_managed(&plain, &ips, "cluster.local").ends_with("\n10.1.0.2\tweb\nfd00::2\tweb\n"));
         assert_eq!(
             of_host(&plain, "1.2.3.4\tnode\n"),
             "# Kubernetes-managed hosts file (host network).\n1.2.3.4\tnode\n"

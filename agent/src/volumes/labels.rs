@@ -3,7 +3,7 @@
 
 use gantry_model::pod::volume::VolumeSource;
 
-use super::claim::Place;
+use super::claim::VolumeBacking;
 
 /// `SELINUX_MAGIC` of linux/magic.h.
 const MAGIC: u64 = 0xf97c_ff8c;
@@ -21,10 +21,12 @@ pub(super) fn is_on() -> bool {
 
 /// What is the kubelet's to manage (`Managed` and `SELinuxRelabel` of each plugin's attributes): never what others
 /// may have in use as well.
-pub(super) fn are_given(source: &VolumeSource, place: Option<&Place>) -> bool {
+pub(super) fn are_given(source: &VolumeSource, place: Option<&VolumeBacking>) -> bool {
     match source {
         VolumeSource::EmptyDir { .. } | VolumeSource::Projected { .. } => true,
-        VolumeSource::Claim { read_only, .. } => !read_only && matches!(place, Some(Place::Local { .. })),
+        VolumeSource::Claim { read_only, .. } => {
+            !read_only && matches!(place, Some(VolumeBacking::Local { .. }))
+        }
         VolumeSource::HostPath { .. } | VolumeSource::Image { .. } => false,
     }
 }

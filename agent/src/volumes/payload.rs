@@ -7,7 +7,7 @@ use gantry_model::pod::Pod;
 use gantry_model::pod::volume::{DownwardFile, DownwardValue, KeysOf, Projection};
 
 use super::PodFacts;
-use super::atomic::{File, Payload};
+use super::atomic::{Payload, PayloadFile};
 use crate::api::Api;
 use crate::node::NodeInfo;
 use crate::volumes::downward;
@@ -57,7 +57,7 @@ pub(super) async fn payload(
                 // Whoever is to read it: a fsGroup adds its bits later.
                 let own = user.is_some() || pod.security.fs_group.is_some();
                 let mode = if own { 0o600 } else { default_mode };
-                files.insert(token.path.clone(), File { content, mode, user });
+                files.insert(token.path.clone(), PayloadFile { content, mode, user });
             }
             Projection::Downward(list) => {
                 for file in list {
@@ -80,7 +80,7 @@ fn project(
         return if keys.optional { Ok(Payload::new()) } else { Err(missing.to_owned()) };
     };
     if keys.items.is_empty() {
-        let file = |content| File { content, mode: default_mode, user: None };
+        let file = |content| PayloadFile { content, mode: default_mode, user: None };
         return Ok(data.into_iter().map(|(key, content)| (key, file(content))).collect());
     }
     let mut files = Payload::new();
@@ -88,7 +88,7 @@ fn project(
         match data.get(&item.key) {
             Some(content) => {
                 let mode = item.mode.unwrap_or(default_mode);
-                files.insert(item.path.clone(), File { content: content.clone(), mode, user: None });
+                files.insert(item.path.clone(), PayloadFile { content: content.clone(), mode, user: None });
             }
             None if keys.optional => {}
             None => return Err(format!("{no_key}: {}", item.key)),
@@ -104,12 +104,17 @@ fn only_user(pod: &Pod) -> Option<u32> {
     users.all(|user| user == Some(first)).then(|| u32::try_from(first).ok())?
 }
 
-fn downward_file(pod: &Pod, node: &NodeInfo, file: &DownwardFile, default_mode: u32) -> Result<File, String> {
+fn downward_file(
+    pod: &Pod,
+    node: &NodeInfo,
+    file: &DownwardFile,
+    default_mode: u32,
+) -> Result<PayloadFile, String> {
     let text = match &file.value {
         DownwardValue::Field(path) => downward::field(pod, path, &PodFacts::default(), node)?,
         DownwardValue::Resource(resource) => downward::resource(pod, None, resource, node)?,
     };
-    Ok(File { content: text.into_bytes(), mode: file.mode.unwrap_or(default_mode), user: None })
+    Ok(PayloadFile { content: text.into_bytes(), mode: file.mode.unwrap_or(default_mode), user: None })
 }
 
 #[cfg(test)]
@@ -143,7 +148,7 @@ mod tests {
             ..NodeInfo::default()
         };
         let files = payload(&api, &node, &pod(), sources, 0o644).await?;
-        let text = |file: File| (String::from_utf8(file.content).unwrap(), file.mode);
+        let text = |file: PayloadFile| (String::from_utf8(file.content).unwrap(), file.mode);
         Ok(files.into_iter().map(|(path, file)| (path, text(file))).map(|(p, (t, m))| (p, t, m)).collect())
     }
 

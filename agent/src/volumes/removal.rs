@@ -17,7 +17,7 @@ use rustix::io::Errno;
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// A folder on the way down: its name in the one above, and who it is.
-struct Step {
+struct OpenedFolder {
     name: CString,
     id: (u64, u64),
 }
@@ -64,7 +64,7 @@ pub(super) fn remove_folder(path: &Path) -> io::Result<()> {
     if remove_plain(parent.as_fd(), &name)? {
         return Ok(());
     }
-    let mut steps = vec![Step { name: name.clone(), id: (0, 0) }];
+    let mut steps = vec![OpenedFolder { name: name.clone(), id: (0, 0) }];
     let mut ids = vec![identity(parent.as_fd())?];
     let mut here = enter(parent.as_fd(), &name)?;
     while let Some(step) = steps.last_mut() {
@@ -73,7 +73,7 @@ pub(super) fn remove_folder(path: &Path) -> io::Result<()> {
             Some(child) => {
                 ids.push(step.id);
                 let below = enter(here.as_fd(), &child)?;
-                steps.push(Step { name: child, id: (0, 0) });
+                steps.push(OpenedFolder { name: child, id: (0, 0) });
                 here = below;
             }
             None => {

@@ -101,7 +101,7 @@ pub(super) fn unpack(archive: impl BufRead, plan: &Plan, warn: &mut dyn FnMut(&s
                 let mut file = sink.create(&way)?;
                 sink.claim(entry.size)?;
                 let mut take = |chunk: &[u8]| file.write_all(chunk).map(|()| chunk.len());
-                while archive.read_data(&mut take)?.map_err(|source| failed(&name, source))? > 0 {}
+                while archive.read_data(&mut take)?.map_err(|source| unpack_error(&name, source))? > 0 {}
             }
             EntryKind::Hardlink(to) => {
                 let to = String::from_utf8_lossy(&to).into_owned();
@@ -129,7 +129,7 @@ fn room(folder: &Path) -> u64 {
     }
 }
 
-fn failed(path: &str, source: impl Into<io::Error>) -> Error {
+fn unpack_error(path: &str, source: impl Into<io::Error>) -> Error {
     Error::Write { path: shown(path.as_bytes()), source: source.into() }
 }
 
@@ -155,15 +155,15 @@ impl Sink<'_> {
             None => {
                 let folder = &self.plan.folder;
                 let name = || folder.display().to_string();
-                fs::create_dir_all(folder).map_err(|source| failed(&name(), source))?;
+                fs::create_dir_all(folder).map_err(|source| unpack_error(&name(), source))?;
                 let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
                 let opened = rustix::fs::open(folder, flags, Mode::empty());
-                &*self.root.insert(opened.map_err(|source| failed(&name(), source))?)
+                &*self.root.insert(opened.map_err(|source| unpack_error(&name(), source))?)
             }
         };
-        let mut at = root.try_clone().map_err(|source| failed(&path(), source))?;
+        let mut at = root.try_clone().map_err(|source| unpack_error(&path(), source))?;
         for part in way {
-            at = below(&at, part).map_err(|source| failed(&path(), source))?;
+            at = below(&at, part).map_err(|source| unpack_error(&path(), source))?;
         }
         Ok(at)
     }
@@ -175,7 +175,7 @@ impl Sink<'_> {
         let Some((name, folders)) = way.split_last() else {
             // The one file that was asked for, where the user says.
             let path = &self.plan.file;
-            let wrong = |source: io::Error| failed(&path.display().to_string(), source);
+            let wrong = |source: io::Error| unpack_error(&path.display().to_string(), source);
             if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
                 fs::create_dir_all(folder).map_err(wrong)?;
             }
@@ -183,12 +183,12 @@ impl Sink<'_> {
         };
         let folder = self.folder(folders)?;
         let opened = rustix::fs::openat(folder, *name, flags | OFlags::NOFOLLOW, mode);
-        opened.map(File::from).map_err(|source| failed(&way.join("/"), source))
+        opened.map(File::from).map_err(|source| unpack_error(&way.join("/"), source))
     }
 
     /// A second name of a file that has come already.
     fn copy(&mut self, from: &[&str], to: &[&str]) -> Result<(), Error> {
-        let wrong = |source: io::Error| failed(&to.join("/"), source);
+        let wrong = |source: io::Error| unpack_error(&to.join("/"), source);
         let Some((name, folders)) = from.split_last().filter(|_| from != to) else { return Ok(()) };
         let folder = self.folder(folders)?;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;

@@ -29,7 +29,7 @@ pub(super) enum Order {
 /// Loads and names images of the runtime that runs here, as containerd's ctr does.
 #[derive(Debug, Parser)]
 #[command(name = "ctr", version, max_term_width = 100, args_override_self = true)]
-struct Line {
+struct CtrCommand {
     /// Where the runtime is reached; also by the variable CONTAINERD_ADDRESS.
     #[arg(short, long, value_name = "PATH")]
     address: Option<String>,
@@ -87,7 +87,7 @@ enum Command {
 /// # Errors
 /// Words that are not understood, another namespace or snapshotter; each with what to use instead.
 pub(super) fn ctr(words: &[String], variable: impl Fn(&str) -> Option<String>) -> Result<Order> {
-    let line = match Line::try_parse_from([&["ctr".to_owned()], words].concat()) {
+    let line = match CtrCommand::try_parse_from([&["ctr".to_owned()], words].concat()) {
         Ok(line) => line,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             return Ok(Order::Help(error.to_string()));

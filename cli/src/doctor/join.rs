@@ -11,13 +11,13 @@ use std::path::Path;
 
 use jiff::Timestamp;
 
-pub(crate) use self::api::Target;
-pub(crate) use self::node::Place;
-use super::{Check, Verdict, look};
+pub(crate) use self::api::JoinTarget;
+pub(crate) use self::node::HostView;
+use super::{Check, CheckStatus, look};
 use crate::join::look::CNI_CONF;
 
 /// Every row. Takes seconds when somebody does not answer.
-pub(crate) async fn checks(target: &Target, place: &Place) -> Vec<Check> {
+pub(crate) async fn checks(target: &JoinTarget, place: &HostView) -> Vec<Check> {
     let api = api::look(target, &place.name).await;
     let root = api.kubelet().and_then(|kubelet| kubelet.cgroup_root.as_deref()).unwrap_or("/");
     let node = node::look(place, root).await;
@@ -31,11 +31,11 @@ const BESIDE: [&str; 8] =
 
 /// What a join should know before it begins, a line each: of the rows that are wrong, those that it neither sees to nor
 /// looks at itself.
-pub(crate) async fn notes(target: &Target, runtime: &str, node: &str) -> Vec<String> {
+pub(crate) async fn notes(target: &JoinTarget, runtime: &str, node: &str) -> Vec<String> {
     let network = look::network(Path::new(CNI_CONF), Path::new("/opt/cni/bin"), false);
-    let place = Place { name: node.to_owned(), ..Place::here(runtime.to_owned(), network) };
+    let place = HostView { name: node.to_owned(), ..HostView::here(runtime.to_owned(), network) };
     let rows = checks(target, &place).await.into_iter();
-    rows.filter(|row| row.verdict != Verdict::Ok && BESIDE.contains(&row.name))
+    rows.filter(|row| row.verdict != CheckStatus::Ok && BESIDE.contains(&row.name))
         .map(|row| format!("{}: {}: {}", row.name, row.seen, row.remedy))
         .collect()
 }

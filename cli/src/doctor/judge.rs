@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::look::{AppArmor, Facts, Folder, Network};
-use super::{Check, Verdict};
+use super::look::{AppArmor, Folder, HostFacts, Network};
+use super::{Check, CheckStatus};
 use crate::output;
 
 /// Older kernels lack what containers are set up with.
@@ -26,7 +26,7 @@ const NEEDED: [(u32, &str); 10] = [
 ];
 const CAP_SYS_RESOURCE: u32 = 24;
 
-pub(super) fn machine(facts: &Facts) -> Vec<Check> {
+pub(super) fn machine(facts: &HostFacts) -> Vec<Check> {
     let mut checks = vec![root(facts), kernel(&facts.kernel), namespaces(&facts.namespaces)];
     checks.push(filesystems(&facts.filesystems));
     checks.push(cgroups(&facts.v1, &facts.v2));
@@ -53,18 +53,18 @@ pub(super) fn registry(host: &str, answer: Result<String, String>) -> Check {
 }
 
 pub(super) fn ok(name: &'static str, seen: String) -> Check {
-    Check { name, verdict: Verdict::Ok, seen, remedy: String::new() }
+    Check { name, verdict: CheckStatus::Ok, seen, remedy: String::new() }
 }
 
 pub(super) fn warn(name: &'static str, seen: String, remedy: String) -> Check {
-    Check { name, verdict: Verdict::Warn, seen, remedy }
+    Check { name, verdict: CheckStatus::Warn, seen, remedy }
 }
 
 pub(super) fn fail(name: &'static str, seen: String, remedy: String) -> Check {
-    Check { name, verdict: Verdict::Fail, seen, remedy }
+    Check { name, verdict: CheckStatus::Fail, seen, remedy }
 }
 
-fn root(facts: &Facts) -> Check {
+fn root(facts: &HostFacts) -> Check {
     if facts.root {
         return ok("user", "root".to_owned());
     }
@@ -169,7 +169,7 @@ fn apparmor(found: AppArmor) -> Check {
     }
 }
 
-fn netfilter(facts: &Facts) -> Check {
+fn netfilter(facts: &HostFacts) -> Check {
     let forward = match facts.ip_forward {
         Some(true) => "ip_forward is on",
         Some(false) => "ip_forward is off until the first pod's network turns it on",
@@ -191,7 +191,7 @@ fn swap(devices: usize) -> Check {
     warn("swap", format!("{devices} in use"), remedy.to_owned())
 }
 
-fn programs(facts: &Facts) -> Check {
+fn programs(facts: &HostFacts) -> Check {
     let missing: Vec<String> = facts
         .programs
         .iter()
@@ -269,11 +269,11 @@ mod tests {
     #[test]
     fn kernels_by_number_not_by_text() {
         for (release, verdict) in [
-            ("5.15.0", Verdict::Ok),
-            ("6.1.0-18-cloud-amd64", Verdict::Ok),
-            ("10.0", Verdict::Ok),
-            ("5.9.16", Verdict::Fail),
-            ("", Verdict::Fail),
+            ("5.15.0", CheckStatus::Ok),
+            ("6.1.0-18-cloud-amd64", CheckStatus::Ok),
+            ("10.0", CheckStatus::Ok),
+            ("5.9.16", CheckStatus::Fail),
+            ("", CheckStatus::Fail),
         ] {
             assert_eq!(kernel(release).verdict, verdict, "{release}");
         }
@@ -284,26 +284,26 @@ mod tests {
         let all = set(&["cpu", "memory", "pids", "cpuset"]);
         assert_eq!(cgroups(&set(&[]), &all).seen, "v2");
         assert_eq!(cgroups(&all, &set(&["hugetlb"])).seen, "v1");
-        assert_eq!(cgroups(&set(&["pids", "cpuset"]), &set(&["cpu", "memory"])).verdict, Verdict::Ok);
-        assert_eq!(cgroups(&set(&["cpu", "memory"]), &set(&[])).verdict, Verdict::Warn);
-        assert_eq!(cgroups(&set(&["cpu"]), &set(&[])).verdict, Verdict::Fail);
-        assert_eq!(cgroups(&set(&[]), &set(&["hugetlb"])).verdict, Verdict::Fail);
+        assert_eq!(cgroups(&set(&["pids", "cpuset"]), &set(&["cpu", "memory"])).verdict, CheckStatus::Ok);
+        assert_eq!(cgroups(&set(&["cpu", "memory"]), &set(&[])).verdict, CheckStatus::Warn);
+        assert_eq!(cgroups(&set(&["cpu"]), &set(&[])).verdict, CheckStatus::Fail);
+        assert_eq!(cgroups(&set(&[]), &set(&["hugetlb"])).verdict, CheckStatus::Fail);
     }
 
     #[test]
     fn a_missing_sys_resource_is_a_warning_and_a_missing_sys_admin_a_failure() {
         let verdict = |held| capabilities(held).verdict;
-        assert_eq!(verdict(u64::MAX), Verdict::Ok);
-        assert_eq!(verdict(!(1 << 24)), Verdict::Warn);
-        assert_eq!(verdict(!(1 << 21)), Verdict::Fail);
-        assert_eq!(verdict(!(1 << 21 | 1 << 24)), Verdict::Fail);
+        assert_eq!(verdict(u64::MAX), CheckStatus::Ok);
+        assert_eq!(verdict(!(1 << 24)), CheckStatus::Warn);
+        assert_eq!(verdict(!(1 << 21)), CheckStatus::Fail);
+        assert_eq!(verdict(!(1 << 21 | 1 << 24)), CheckStatus::Fail);
     }
 
     #[test]
     fn a_kernel_with_apparmor_and_no_parser_is_told() {
-        assert_eq!(apparmor(AppArmor::Off).verdict, Verdict::Ok);
-        assert_eq!(apparmor(AppArmor::On).verdict, Verdict::Ok);
-        assert_eq!(apparmor(AppArmor::WithoutParser).verdict, Verdict::Warn);
+        assert_eq!(apparmor(AppArmor::Off).verdict, CheckStatus::Ok);
+        assert_eq!(apparmor(AppArmor::On).verdict, CheckStatus::Ok);
+        assert_eq!(apparmor(AppArmor::WithoutParser).verdict, CheckStatus::Warn);
     }
 
     #[test]
@@ -321,7 +321,7 @@ mod tests {
             registry("h", Err("refused".into())),
         ];
         for check in checks {
-            assert!(check.verdict != Verdict::Ok && !check.remedy.is_empty(), "{check:?}");
+            assert!(check.verdict != CheckStatus::Ok && !check.remedy.is_empty(), "{check:?}");
         }
     }
 }

@@ -19,7 +19,7 @@ const ANSWER: usize = 512;
 
 /// The machine, as far as pods care.
 #[derive(Debug, Clone)]
-pub(super) struct Facts {
+pub(super) struct HostFacts {
     pub(super) root: bool,
     /// `6.1.0-18-cloud-amd64`.
     pub(super) kernel: String,
@@ -80,11 +80,11 @@ pub(super) struct Folder {
 const PROGRAMS: [&str; 3] = ["gantry-monitor", "gantry-pause", "gantry-unpack"];
 const BUILT_IN: [&str; 5] = ["bridge", "ptp", "loopback", "host-local", "portmap"];
 
-pub(super) fn machine(flags: &DoctorFlags) -> Facts {
+pub(super) fn machine(flags: &DoctorFlags) -> HostFacts {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let mounts = mountinfo::own().unwrap_or_default();
     let status = read("/proc/self/status");
-    Facts {
+    HostFacts {
         root: status
             .lines()
             .any(|l| l.strip_prefix("Uid:").is_some_and(|l| l.split_whitespace().nth(1) == Some("0"))),

@@ -38,7 +38,7 @@ pub(super) fn endpoint(access: &Access) -> Result<Endpoint> {
 ///
 /// # Errors
 /// When the address is none.
-pub(super) fn moved(access: Access, to: &Endpoint) -> Result<Access> {
+pub(super) fn with_endpoint(access: Access, to: &Endpoint) -> Result<Access> {
     let name = match access.server_name {
         Some(name) => name,
         None => endpoint(&access)?.host,

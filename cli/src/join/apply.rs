@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::discovery::Token;
 use super::record::{self, Record};
-use super::step::{Made, Step, sysctl_path};
+use super::step::{JoinChange, JoinStep, sysctl_path};
 use super::{admin, kubeadm};
 
 /// Who does them.
@@ -40,34 +40,34 @@ impl<'a> Doer<'a> {
     ///
     /// # Errors
     /// When it could not be done.
-    pub(super) async fn step(&mut self, step: &Step) -> Result<Option<String>> {
+    pub(super) async fn step(&mut self, step: &JoinStep) -> Result<Option<String>> {
         match step {
-            Step::Reset { cri_socket } => kubeadm::reset(&self.kubeadm, cri_socket).await?,
-            Step::Folder(path) => {
-                self.note(Made::Folder(path.clone()))?;
+            JoinStep::Reset { cri_socket } => kubeadm::reset(&self.kubeadm, cri_socket).await?,
+            JoinStep::Folder(path) => {
+                self.note(JoinChange::Folder(path.clone()))?;
                 folder(path)?;
             }
-            Step::File { path, content } => {
-                self.note(Made::File(path.clone()))?;
+            JoinStep::File { path, content } => {
+                self.note(JoinChange::File(path.clone()))?;
                 write(path, content, 0o644)?;
             }
-            Step::Module { name, fails } => match (load(name), fails) {
+            JoinStep::Module { name, fails } => match (load(name), fails) {
                 (Err(error), Some(what)) => return Ok(Some(format!("{error:#}; {what}"))),
                 (done, _) => done?,
             },
-            Step::Sysctl { name, now, wanted } => {
-                self.note(Made::Sysctl { name: (*name).to_owned(), before: now.clone() })?;
+            JoinStep::Sysctl { name, now, wanted } => {
+                self.note(JoinChange::Sysctl { name: (*name).to_owned(), before: now.clone() })?;
                 set(name, wanted)?;
             }
-            Step::HostsLine(line) => {
-                self.note(Made::HostsLine(line.clone()))?;
+            JoinStep::HostsLine(line) => {
+                self.note(JoinChange::HostsLine(line.clone()))?;
                 append(Path::new("/etc/hosts"), line)?;
             }
-            Step::Token => {
+            JoinStep::Token => {
                 let admin = self.admin.context("no administrator's kubeconfig")?;
                 self.token = Some(admin::make_token(admin, &self.record.node).await?);
             }
-            Step::Join { config, content } => self.join(config, content).await?,
+            JoinStep::Join { config, content } => self.join(config, content).await?,
         }
         Ok(None)
     }
@@ -78,7 +78,7 @@ impl<'a> Doer<'a> {
         if let Some(token) = &self.token {
             document["discovery"]["bootstrapToken"]["token"] = json!(token.to_string());
         }
-        let noted = self.note(Made::Join { cri_socket: self.cri_socket.clone() });
+        let noted = self.note(JoinChange::Join { cri_socket: self.cri_socket.clone() });
         // Whatever fails from here on, the token is deleted.
         let joined = match noted.and_then(|()| write(config, &document.to_string(), 0o600)) {
             Ok(()) => kubeadm::join(&self.kubeadm, config).await,
@@ -98,7 +98,7 @@ impl<'a> Doer<'a> {
         removed.and(forgotten)
     }
 
-    fn note(&mut self, made: Made) -> Result<()> {
+    fn note(&mut self, made: JoinChange) -> Result<()> {
         self.record.note(made);
         self.record.write(Path::new(record::PATH))
     }

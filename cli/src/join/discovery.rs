@@ -260,7 +260,7 @@ pub(crate) async fn cluster_info(
 ) -> Result<ClusterInfo, Error> {
     let deadline = tokio::time::Instant::now() + patience;
     let text = loop {
-        match signed(&read(endpoint, server_name, Trust::Anybody).await?, token) {
+        match verify_signature(&read(endpoint, server_name, Trust::Anybody).await?, token) {
             Err(Error::UnknownToken(_)) if tokio::time::Instant::now() < deadline => {
                 tokio::time::sleep(RHYTHM).await;
             }
@@ -268,7 +268,7 @@ pub(crate) async fn cluster_info(
         }
     };
     let found = parse(&text)?;
-    pinned(&found.authority, hashes)?;
+    verify_pins(&found.authority, hashes)?;
     let again = read(endpoint, server_name, Trust::Data(found.authority.clone())).await?;
     if kubeconfig(&again)? != text {
         return Err(Error::Changed);
@@ -314,7 +314,7 @@ pub(crate) fn kubeconfig(map: &ConfigMap) -> Result<&str, Error> {
 ///
 /// # Errors
 /// When it is not.
-pub(crate) fn signed(map: &ConfigMap, token: &Token) -> Result<String, Error> {
+pub(crate) fn verify_signature(map: &ConfigMap, token: &Token) -> Result<String, Error> {
     let text = kubeconfig(map)?;
     let signature = map.data.as_ref().and_then(|data| data.get(&format!("{SIGNATURE}{}", token.id)));
     let Some(signature) = signature.filter(|text| !text.is_empty()) else {
@@ -363,7 +363,7 @@ pub(crate) fn parse(text: &str) -> Result<ClusterInfo, Error> {
 ///
 /// # Errors
 /// When none has.
-pub(crate) fn pinned(authority: &[u8], hashes: &[CaHash]) -> Result<(), Error> {
+pub(crate) fn verify_pins(authority: &[u8], hashes: &[CaHash]) -> Result<(), Error> {
     let certificates = pair::certificates_of(authority)
         .map_err(|error| Error::Kubeconfig(format!("certificate-authority-data: {error}")))?;
     let found = certificates.iter().map(CaHash::of).collect::<Result<Vec<_>, _>>()?;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::facts::{CgroupDriver, Cluster, Machine, Release, Wanted};
+use super::facts::{CgroupDriver, Cluster, JoinHost, JoinRequest, Release};
 
 /// The first kubeadm that reads v1beta4; the one before takes flags of the kubelet as a map.
 const V1BETA4: Release = (1, 31);
@@ -21,9 +21,9 @@ const REFUSES_CGROUP_V1: Release = (1, 35);
 
 /// What `kubeadm join --config` reads.
 pub(super) fn join(
-    machine: &Machine,
+    machine: &JoinHost,
     cluster: &Cluster,
-    wanted: &Wanted,
+    wanted: &JoinRequest,
     node_ip: Option<std::net::IpAddr>,
     kubeadm: Option<Release>,
     patches: Option<&Path>,
@@ -67,7 +67,7 @@ pub(super) fn join(
 }
 
 /// Those that were asked for, and the one that would keep a machine with cgroup v1 out.
-fn ignored_checks(machine: &Machine, wanted: &Wanted, kubeadm: Option<Release>) -> Vec<String> {
+fn ignored_checks(machine: &JoinHost, wanted: &JoinRequest, kubeadm: Option<Release>) -> Vec<String> {
     let mut ignored = wanted.ignored_checks.clone();
     let refuses = !machine.unified && kubeadm.is_none_or(|release| release >= REFUSES_CGROUP_V1);
     // kubeadm takes `all` only alone, and lower case as well.
@@ -80,7 +80,12 @@ fn ignored_checks(machine: &Machine, wanted: &Wanted, kubeadm: Option<Release>) 
 }
 
 /// What of the cluster's kubelet-config does not fit this machine: merged into it by kubeadm.
-pub(super) fn patch(cluster: &Cluster, machine: &Machine, wanted: &Wanted, driver: CgroupDriver) -> Value {
+pub(super) fn patch(
+    cluster: &Cluster,
+    machine: &JoinHost,
+    wanted: &JoinRequest,
+    driver: CgroupDriver,
+) -> Value {
     let theirs = &cluster.kubelet;
     let mut patch = Map::new();
     // kind's: `/kubelet`, a cgroup that the containers of its nodes have and no other machine.

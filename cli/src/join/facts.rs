@@ -35,7 +35,7 @@ impl CgroupDriver {
 
 /// This machine, as far as a join cares.
 #[derive(Debug, Clone)]
-pub(crate) struct Machine {
+pub(crate) struct JoinHost {
     pub(crate) root: bool,
     /// Path and release of the kubeadm in PATH.
     pub(crate) kubeadm: Option<(PathBuf, Option<Release>)>,
@@ -93,7 +93,7 @@ pub(crate) struct KubeletConfig {
 
 /// What was asked for.
 #[derive(Debug, Clone)]
-pub(crate) struct Wanted {
+pub(crate) struct JoinRequest {
     pub(crate) node_name: Option<String>,
     pub(crate) node_ip: Option<IpAddr>,
     pub(crate) cri_socket: String,

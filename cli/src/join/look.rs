@@ -11,7 +11,7 @@ use gantry_cgroup::Layout;
 use gantry_proto::cri::{self, RuntimeConfigRequest};
 
 use super::discovery::Endpoint;
-use super::facts::{CgroupDriver, Cluster, Machine, Wanted, release};
+use super::facts::{CgroupDriver, Cluster, JoinHost, JoinRequest, release};
 use super::record::Before;
 use super::step::sysctl_path;
 use super::{kubeadm, plan};
@@ -43,14 +43,14 @@ const THEIRS: [&str; 9] = [
 pub(crate) const CNI_CONF: &str = "/etc/cni/net.d";
 
 /// The machine before a join.
-pub(super) async fn machine(cluster: &Cluster, wanted: &Wanted) -> Machine {
+pub(super) async fn machine(cluster: &Cluster, wanted: &JoinRequest) -> JoinHost {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let endpoint = resolve(&cluster.endpoint).await;
     let kubeadm = find("kubeadm").map(|path| {
         let known = kubeadm::version(&path).ok().and_then(|text| release(&text));
         (path, known)
     });
-    Machine {
+    JoinHost {
         root: rustix::process::geteuid().is_root(),
         kubeadm,
         kubelet: find("kubelet").map(|path| {

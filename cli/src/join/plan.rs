@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use gantry_model::version;
 
 use super::document;
-use super::facts::{CgroupDriver, Cluster, Machine, Release, Wanted, release};
+use super::facts::{CgroupDriver, Cluster, JoinHost, JoinRequest, Release, release};
 use super::record::Record;
-use super::step::{Made, Step};
+use super::step::{JoinChange, JoinStep};
 
 /// Our own folder: what kubeadm is told. The patches stay until the leave, for `kubeadm upgrade node`.
 pub(crate) const FOLDER: &str = "/var/lib/gantry/join";
@@ -42,15 +42,15 @@ const BRIDGE_CALLS_V6: &str = "net.bridge.bridge-nf-call-ip6tables";
 /// A plan, and what a person should know of it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<JoinStep>,
     pub(crate) notes: Vec<String>,
 }
 
 /// What is to be done; or everything that is in the way, each with its remedy.
 pub(crate) fn plan(
-    machine: &Machine,
+    machine: &JoinHost,
     cluster: &Cluster,
-    wanted: &Wanted,
+    wanted: &JoinRequest,
     record: Option<&Record>,
 ) -> Result<Plan, Vec<String>> {
     let problems = problems(machine, cluster, wanted, record);
@@ -59,8 +59,8 @@ pub(crate) fn plan(
         return Err(problems);
     };
     let mut plan = Plan::default();
-    if let Some(cri_socket) = record.and_then(unfinished) {
-        plan.steps.push(Step::Reset { cri_socket });
+    if let Some(cri_socket) = record.and_then(unfinished_join) {
+        plan.steps.push(JoinStep::Reset { cri_socket });
     }
     let node_ip = wanted.node_ip.or(machine.way.filter(|ip| !ip.is_loopback()));
     kernel(&mut plan, machine, cluster, node_ip);
@@ -68,19 +68,19 @@ pub(crate) fn plan(
     hosts(&mut plan, machine, cluster);
     let patched = patch(&mut plan, machine, cluster, wanted, *driver);
     if wanted.token.is_none() {
-        plan.steps.push(Step::Token);
+        plan.steps.push(JoinStep::Token);
     }
     folders(&mut plan, machine, &[FOLDER]);
     let patches = patched.then_some(Path::new(PATCHES));
     let content = document::join(machine, cluster, wanted, node_ip, *kubeadm, patches).to_string();
-    plan.steps.push(Step::Join { config: CONFIG.into(), content });
+    plan.steps.push(JoinStep::Join { config: CONFIG.into(), content });
     Ok(plan)
 }
 
 /// The runtime's socket of a join that did not come to its end.
-fn unfinished(record: &Record) -> Option<String> {
+fn unfinished_join(record: &Record) -> Option<String> {
     record.made.iter().find_map(|made| match made {
-        Made::Join { cri_socket } => Some(cri_socket.clone()),
+        JoinChange::Join { cri_socket } => Some(cri_socket.clone()),
         _ => None,
     })
 }
@@ -93,12 +93,17 @@ pub(crate) fn joined_already(record: &Record) -> Option<String> {
         .then(|| format!("this machine has joined {endpoint} already: `gantry leave` takes it out again"))
 }
 
-fn problems(machine: &Machine, cluster: &Cluster, wanted: &Wanted, record: Option<&Record>) -> Vec<String> {
+fn problems(
+    machine: &JoinHost,
+    cluster: &Cluster,
+    wanted: &JoinRequest,
+    record: Option<&Record>,
+) -> Vec<String> {
     let mut found = Vec::new();
     if !machine.root {
         found.push("only root may join a machine to a cluster: sudo gantry join …".to_owned());
     }
-    let begun = record.is_some_and(|record| unfinished(record).is_some());
+    let begun = record.is_some_and(|record| unfinished_join(record).is_some());
     match record.and_then(joined_already) {
         Some(problem) => found.push(problem),
         None if !begun && !machine.traces.is_empty() => {
@@ -134,7 +139,7 @@ fn problems(machine: &Machine, cluster: &Cluster, wanted: &Wanted, record: Optio
     found
 }
 
-fn kubeadm(machine: &Machine, cluster: &Cluster) -> Option<String> {
+fn kubeadm(machine: &JoinHost, cluster: &Cluster) -> Option<String> {
     let theirs = release(&cluster.version);
     let package = |(major, minor): Release| {
         format!(
@@ -162,7 +167,7 @@ fn kubeadm(machine: &Machine, cluster: &Cluster) -> Option<String> {
     ))
 }
 
-fn kubelet(machine: &Machine, cluster: &Cluster) -> Option<String> {
+fn kubelet(machine: &JoinHost, cluster: &Cluster) -> Option<String> {
     let Some((path, own)) = &machine.kubelet else {
         return Some(
             "no kubelet in PATH: Gantry's package brings one, and `ln -s /usr/lib/gantry/gantry \
@@ -183,7 +188,7 @@ fn kubelet(machine: &Machine, cluster: &Cluster) -> Option<String> {
 }
 
 /// Modules and sysctls, now and after a reboot.
-fn kernel(plan: &mut Plan, machine: &Machine, cluster: &Cluster, node_ip: Option<IpAddr>) {
+fn kernel(plan: &mut Plan, machine: &JoinHost, cluster: &Cluster, node_ip: Option<IpAddr>) {
     let v6 =
         node_ip.is_some_and(|ip| ip.is_ipv6()) || cluster.pod_subnets.iter().any(|net| net.contains(':'));
     let mut modules = vec!["overlay"];
@@ -192,7 +197,7 @@ fn kernel(plan: &mut Plan, machine: &Machine, cluster: &Cluster, node_ip: Option
         settings.extend([FORWARD_V6, FORWARD_V6_DEFAULT]);
     }
     if !machine.overlay {
-        plan.steps.push(Step::Module { name: "overlay", fails: None });
+        plan.steps.push(JoinStep::Module { name: "overlay", fails: None });
     }
     // Packets that a bridge passes from pod to pod go past kube-proxy's rules unless these say otherwise.
     if cluster.kube_proxy {
@@ -202,7 +207,7 @@ fn kernel(plan: &mut Plan, machine: &Machine, cluster: &Cluster, node_ip: Option
             settings.push(BRIDGE_CALLS_V6);
         }
         if !machine.br_netfilter {
-            plan.steps.push(Step::Module {
+            plan.steps.push(JoinStep::Module {
                 name: "br_netfilter",
                 fails: Some("Services between pods of one bridge fail"),
             });
@@ -210,7 +215,7 @@ fn kernel(plan: &mut Plan, machine: &Machine, cluster: &Cluster, node_ip: Option
         // kube-proxy sets its sysctls before its rules would load it, and ends where they are not there.
         modules.push("nf_conntrack");
         if !machine.nf_conntrack {
-            plan.steps.push(Step::Module { name: "nf_conntrack", fails: Some("kube-proxy fails") });
+            plan.steps.push(JoinStep::Module { name: "nf_conntrack", fails: Some("kube-proxy fails") });
         }
     }
     let content = format!("{HEADING}{}\n", modules.join("\n"));
@@ -218,7 +223,7 @@ fn kernel(plan: &mut Plan, machine: &Machine, cluster: &Cluster, node_ip: Option
     for name in &settings {
         match machine.sysctls.get(name) {
             Some(now) if now != "1" => {
-                plan.steps.push(Step::Sysctl { name, now: now.clone(), wanted: "1" });
+                plan.steps.push(JoinStep::Sysctl { name, now: now.clone(), wanted: "1" });
             }
             // A module that is loaded before brings it, and the value is 1 then.
             Some(_) | None => {}
@@ -229,18 +234,18 @@ fn kernel(plan: &mut Plan, machine: &Machine, cluster: &Cluster, node_ip: Option
 }
 
 /// A file of ours, unless it says that already.
-fn file(plan: &mut Plan, machine: &Machine, path: &str, folder: &'static str, content: String) {
+fn file(plan: &mut Plan, machine: &JoinHost, path: &str, folder: &'static str, content: String) {
     if machine.files.get(Path::new(path)).is_some_and(|now| *now == content) {
         return;
     }
     folders(plan, machine, &[folder]);
-    plan.steps.push(Step::File { path: path.into(), content });
+    plan.steps.push(JoinStep::File { path: path.into(), content });
 }
 
 /// Those that are not there, and not planned yet.
-fn folders(plan: &mut Plan, machine: &Machine, paths: &[&'static str]) {
+fn folders(plan: &mut Plan, machine: &JoinHost, paths: &[&'static str]) {
     for path in paths.iter().map(PathBuf::from) {
-        let step = Step::Folder(path.clone());
+        let step = JoinStep::Folder(path.clone());
         if !machine.folders.contains(&path) && !plan.steps.contains(&step) {
             plan.steps.push(step);
         }
@@ -248,7 +253,7 @@ fn folders(plan: &mut Plan, machine: &Machine, paths: &[&'static str]) {
 }
 
 /// The name by which the cluster says that it is reached must lead there: kubelet and kube-proxy go by it.
-fn hosts(plan: &mut Plan, machine: &Machine, cluster: &Cluster) {
+fn hosts(plan: &mut Plan, machine: &JoinHost, cluster: &Cluster) {
     if !machine.server.is_empty() {
         return;
     }
@@ -256,16 +261,16 @@ fn hosts(plan: &mut Plan, machine: &Machine, cluster: &Cluster) {
     let line = format!("{address} {} # gantry join", cluster.server.host);
     let there = machine.files.get(Path::new(HOSTS));
     if !there.is_some_and(|text| text.lines().any(|found| found == line)) {
-        plan.steps.push(Step::HostsLine(line));
+        plan.steps.push(JoinStep::HostsLine(line));
     }
 }
 
 /// Whether there is one.
 fn patch(
     plan: &mut Plan,
-    machine: &Machine,
+    machine: &JoinHost,
     cluster: &Cluster,
-    wanted: &Wanted,
+    wanted: &JoinRequest,
     driver: CgroupDriver,
 ) -> bool {
     let patch = document::patch(cluster, machine, wanted, driver);

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::step::Made;
+use super::step::JoinChange;
 
 /// Where it is.
 pub(crate) const PATH: &str = "/var/lib/gantry/join.json";
@@ -28,7 +28,7 @@ pub(crate) struct Record {
     /// kubeadm came to its end.
     pub(crate) joined: bool,
     /// In the order in which it was made.
-    pub(crate) made: Vec<Made>,
+    pub(crate) made: Vec<JoinChange>,
     pub(crate) before: Before,
 }
 
@@ -83,7 +83,7 @@ impl Record {
     }
 
     /// Adds what is about to be made, once.
-    pub(crate) fn note(&mut self, made: Made) {
+    pub(crate) fn note(&mut self, made: JoinChange) {
         if !self.made.contains(&made) {
             self.made.push(made);
         }
@@ -101,10 +101,10 @@ mod tests {
         assert_eq!(Record::read(&path).unwrap(), None);
         let mut record = Record::new("h:6443".into(), "n1".into(), Before::default());
         for made in [
-            Made::Folder("/etc/cni".into()),
-            Made::Sysctl { name: "net.ipv4.ip_forward".into(), before: "0".into() },
-            Made::Join { cri_socket: "unix:///run/gantry/gantry.sock".into() },
-            Made::Folder("/etc/cni".into()),
+            JoinChange::Folder("/etc/cni".into()),
+            JoinChange::Sysctl { name: "net.ipv4.ip_forward".into(), before: "0".into() },
+            JoinChange::Join { cri_socket: "unix:///run/gantry/gantry.sock".into() },
+            JoinChange::Folder("/etc/cni".into()),
         ] {
             record.note(made);
         }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// What a join does.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum JoinStep {
     /// `kubeadm reset`: an earlier join came to no end.
     Reset {
         cri_socket: String,
@@ -43,7 +43,7 @@ pub(crate) enum Step {
 /// What a join has changed, and a leave takes back; in the record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum Made {
+pub(crate) enum JoinChange {
     /// Removed when it is empty.
     Folder(PathBuf),
     File(PathBuf),
@@ -64,7 +64,7 @@ fn content(text: &str) -> String {
     lines.join("; ")
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for JoinStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Reset { cri_socket } => {
@@ -81,7 +81,7 @@ impl fmt::Display for Step {
     }
 }
 
-impl fmt::Display for Made {
+impl fmt::Display for JoinChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Folder(path) => write!(f, "remove the folder {} if it is empty", path.display()),

@@ -31,7 +31,7 @@ pub(super) fn init(format: Format, verbosity: u32) -> Verbosity {
         // Its way to tell of a line that could not be written panics when stderr is gone, and a panic
         // ends the kubelet.
         .log_internal_errors(false)
-        .event_format(Line(format))
+        .event_format(LogFormat(format))
         .with_filter_reloading();
     let handle = lines.reload_handle();
     lines.init();
@@ -48,7 +48,7 @@ fn level(verbosity: u32) -> &'static str {
     }
 }
 
-struct Line(Format);
+struct LogFormat(Format);
 
 /// What an event says.
 #[derive(Default)]
@@ -89,7 +89,7 @@ impl Visit for Said {
     }
 }
 
-impl<S, N> FormatEvent<S, N> for Line
+impl<S, N> FormatEvent<S, N> for LogFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,

@@ -17,7 +17,7 @@ use crate::sd_notify;
 pub(super) async fn run(loaded: Loaded, verbosity: Verbosity) -> Result<()> {
     let mut signals = Signals::new()?;
     let watchdog = systemd::watchdog()?;
-    let (_lock, contended) = locked(&loaded.flags).await?;
+    let (_lock, contended) = acquire_lock(&loaded.flags).await?;
     let kubelet = Kubelet::build(loaded, KubeletDeps { verbosity, notify: sd_notify::notify, watchdog })?;
     let (trigger, drain) = drain::token();
     let mut running = Box::pin(kubelet.run(drain));
@@ -44,7 +44,7 @@ pub(super) async fn run(loaded: Loaded, verbosity: Verbosity) -> Result<()> {
     }
 }
 
-async fn locked(flags: &KubeletFlags) -> Result<(Option<File>, Option<oneshot::Receiver<()>>)> {
+async fn acquire_lock(flags: &KubeletFlags) -> Result<(Option<File>, Option<oneshot::Receiver<()>>)> {
     if flags.lock_file.is_empty() {
         if flags.exit_on_lock_contention {
             bail!("cannot exit on lock file contention: no lock file specified");

@@ -16,7 +16,7 @@ const NAMES: [&str; 2] = ["kubepods", "kubepods.slice"];
 /// # Errors
 /// When something runs in one, or it stays.
 pub(super) fn remove() -> Result<()> {
-    let found = found(Path::new(ROOT));
+    let found = list_cgroups(Path::new(ROOT));
     for folder in &found {
         let processes = processes(folder)?;
         ensure!(
@@ -37,7 +37,7 @@ pub(super) fn remove() -> Result<()> {
 }
 
 /// In the root, and in those of version 1 below it.
-fn found(root: &Path) -> Vec<PathBuf> {
+fn list_cgroups(root: &Path) -> Vec<PathBuf> {
     let below = fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path());
     // Links such as cpu -> cpu,cpuacct are the same folder again.
     let roots: Vec<PathBuf> = std::iter::once(root.to_owned())
@@ -104,13 +104,13 @@ mod tests {
             fs::create_dir_all(root.path().join(path)).unwrap();
         }
         std::os::unix::fs::symlink("cpu,cpuacct", root.path().join("cpu")).unwrap();
-        let mut all = found(root.path());
+        let mut all = list_cgroups(root.path());
         all.sort();
         let names: Vec<_> =
             all.iter().map(|path| path.strip_prefix(root.path()).unwrap().to_owned()).collect();
         assert_eq!(names, ["cpu,cpuacct/kubepods", "kubepods", "unified/kubepods.slice"].map(PathBuf::from));
         all.iter().for_each(|folder| prune(folder).unwrap());
-        assert_eq!(found(root.path()), Vec::<PathBuf>::new());
+        assert_eq!(list_cgroups(root.path()), Vec::<PathBuf>::new());
         assert!(root.path().join("memory/other").is_dir());
         prune(&root.path().join("kubepods")).unwrap();
     }

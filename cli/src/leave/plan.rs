@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use crate::join::FOREIGN;
 use crate::join::record::Record;
-use crate::join::step::Made;
+use crate::join::step::JoinChange;
 
 /// The machine before a leave.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Now {
+pub(super) struct HostState {
     /// Files in /etc/cni/net.d.
     pub(super) cni: Vec<PathBuf>,
     /// Values of sysctls that others may have set.
@@ -22,8 +22,8 @@ pub(super) struct Now {
 /// One step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Undo {
-    /// What the join did; of [`Made::Join`] all that kubeadm's reset does.
-    Made(Made),
+    /// What the join did; of [`JoinChange::Join`] all that kubeadm's reset does.
+    JoinChange(JoinChange),
     /// The Node object.
     Node(String),
     /// kubepods and its classes, empty by now.
@@ -45,13 +45,13 @@ pub(super) enum Undo {
 /// A kubelet's folders of logs, and of links to them.
 const LOGS: [&str; 2] = ["/var/log/containers", "/var/log/pods"];
 
-pub(super) fn plan(record: &Record, now: &Now, delete_node: bool) -> Vec<Undo> {
+pub(super) fn plan(record: &Record, now: &HostState, delete_node: bool) -> Vec<Undo> {
     let mut steps = Vec::new();
-    let (kubeadm, own): (Vec<&Made>, Vec<&Made>) =
-        record.made.iter().rev().partition(|made| matches!(made, Made::Join { .. }));
+    let (kubeadm, own): (Vec<&JoinChange>, Vec<&JoinChange>) =
+        record.made.iter().rev().partition(|made| matches!(made, JoinChange::Join { .. }));
     let begun = !kubeadm.is_empty();
     // First: everything else is what it stands on.
-    steps.extend(kubeadm.into_iter().cloned().map(Undo::Made));
+    steps.extend(kubeadm.into_iter().cloned().map(Undo::JoinChange));
     if delete_node && record.joined {
         // Behind the kubelet's end: it would make itself a new one.
         steps.push(Undo::Node(record.node.clone()));
@@ -74,14 +74,14 @@ pub(super) fn plan(record: &Record, now: &Now, delete_node: bool) -> Vec<Undo> {
             if is_of_logs { Undo::Logs(path.clone()) } else { Undo::Folder(path.clone()) }
         }));
     }
-    steps.extend(own.into_iter().cloned().map(Undo::Made));
+    steps.extend(own.into_iter().cloned().map(Undo::JoinChange));
     steps
 }
 
 impl fmt::Display for Undo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Made(made) => made.fmt(f),
+            Self::JoinChange(made) => made.fmt(f),
             Self::Node(name) => write!(f, "delete the Node {name}"),
             Self::Cgroups => write!(f, "remove the empty cgroups kubepods"),
             Self::Rules { .. } => {

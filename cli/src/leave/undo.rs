@@ -16,7 +16,7 @@ use kube::api::DeleteParams;
 
 use super::cgroups;
 use super::plan::Undo;
-use crate::join::step::Made;
+use crate::join::step::JoinChange;
 use crate::join::{kubeadm, set};
 use crate::{client, runtime_client};
 
@@ -33,13 +33,13 @@ impl Undoer {
     /// When it could not be done.
     pub(super) async fn step(&self, step: &Undo) -> Result<()> {
         match step {
-            Undo::Made(Made::Join { cri_socket }) => self.reset(cri_socket).await,
-            Undo::Made(Made::File(path)) | Undo::Network(path) => forget(path),
-            Undo::Made(Made::Folder(path)) | Undo::Folder(path) => empty(path),
+            Undo::JoinChange(JoinChange::Join { cri_socket }) => self.reset(cri_socket).await,
+            Undo::JoinChange(JoinChange::File(path)) | Undo::Network(path) => forget(path),
+            Undo::JoinChange(JoinChange::Folder(path)) | Undo::Folder(path) => empty(path),
             Undo::Logs(path) => logs(path),
-            Undo::Made(Made::Sysctl { name, before }) => set(name, before),
+            Undo::JoinChange(JoinChange::Sysctl { name, before }) => set(name, before),
             Undo::Sysctl { name, before } => set(name, before),
-            Undo::Made(Made::HostsLine(line)) => without(Path::new("/etc/hosts"), line),
+            Undo::JoinChange(JoinChange::HostsLine(line)) => without(Path::new("/etc/hosts"), line),
             Undo::Node(name) => self.node(name).await,
             Undo::Cgroups => cgroups::remove(),
             Undo::Rules { before } => Ok(leftovers::remove_rules(before).map(drop)?),
@@ -75,7 +75,7 @@ impl Undoer {
     }
 }
 
-fn gone(done: IoResult<()>) -> IoResult<()> {
+fn ignore_not_found(done: IoResult<()>) -> IoResult<()> {
     match done {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         done => done,
@@ -87,12 +87,12 @@ fn gone(done: IoResult<()>) -> IoResult<()> {
 /// # Errors
 /// When it stays.
 pub(super) fn forget(path: &Path) -> Result<()> {
-    gone(fs::remove_file(path)).with_context(|| format!("remove {}", path.display()))
+    ignore_not_found(fs::remove_file(path)).with_context(|| format!("remove {}", path.display()))
 }
 
 /// All of it was made after the join. A link is removed, and never followed.
 fn logs(path: &Path) -> Result<()> {
-    match gone(fs::remove_dir_all(path)) {
+    match ignore_not_found(fs::remove_dir_all(path)) {
         // A mount of somebody's: it is empty now.
         Err(error) if error.kind() == ErrorKind::ResourceBusy => Ok(()),
         done => done.with_context(|| format!("remove {}", path.display())),
@@ -101,7 +101,7 @@ fn logs(path: &Path) -> Result<()> {
 
 /// What others have put there is theirs.
 fn empty(path: &Path) -> Result<()> {
-    match gone(fs::remove_dir(path)) {
+    match ignore_not_found(fs::remove_dir(path)) {
         Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => Ok(()),
         // A mount of somebody's.
         Err(error) if error.kind() == ErrorKind::ResourceBusy => Ok(()),

@@ -23,7 +23,7 @@ pub(super) enum Password {
 }
 
 /// What was given, read and typed.
-pub(super) struct Asked {
+pub(super) struct LoginCredentials {
     pub(super) username: String,
     pub(super) password: Secret,
 }
@@ -38,7 +38,10 @@ struct Hidden<'a> {
 ///
 /// # Errors
 /// When there is nobody to ask, or no answer.
-pub(super) async fn credentials(username: Option<String>, password: Password) -> Result<Option<Asked>> {
+pub(super) async fn credentials(
+    username: Option<String>,
+    password: Password,
+) -> Result<Option<LoginCredentials>> {
     let asks = username.is_none() || matches!(password, Password::Terminal);
     if asks && !io::stdin().is_terminal() {
         bail!(
@@ -48,7 +51,7 @@ pub(super) async fn credentials(username: Option<String>, password: Password) ->
     }
     let username = match username {
         Some(username) => Some(username),
-        None => typed("Username: ", false).await?,
+        None => read_line("Username: ", false).await?,
     };
     let Some(username) = username else { return Ok(None) };
     if username.is_empty() {
@@ -57,11 +60,11 @@ pub(super) async fn credentials(username: Option<String>, password: Password) ->
     let password = match password {
         Password::Given(password) => Some(password),
         Password::Stdin => Some(spawn_blocking(|| whole(io::stdin().lock())).await??),
-        Password::Terminal => typed("Password: ", true).await?.map(Secret),
+        Password::Terminal => read_line("Password: ", true).await?.map(Secret),
     };
     match password {
         Some(Secret(password)) if password.is_empty() => bail!("the password is empty"),
-        password => Ok(password.map(|password| Asked { username, password })),
+        password => Ok(password.map(|password| LoginCredentials { username, password })),
     }
 }
 
@@ -76,7 +79,7 @@ fn whole(from: impl Read) -> Result<Secret> {
 }
 
 /// A line from the terminal; None for SIGINT and SIGTERM, after which the terminal is as it was before.
-async fn typed(prompt: &str, hides: bool) -> Result<Option<String>> {
+async fn read_line(prompt: &str, hides: bool) -> Result<Option<String>> {
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let stdin = io::stdin();

@@ -42,11 +42,11 @@ pub(crate) struct Pipes {
 
 /// Runs the command behind `url` on this process's streams.
 pub(crate) async fn run(url: &str, streams: Streams) -> Result<i32> {
-    piped(url, streams, Pipes::default()).await
+    run_piped(url, streams, Pipes::default()).await
 }
 
 /// The same with other streams in the place of some.
-pub(crate) async fn piped(url: &str, streams: Streams, pipes: Pipes) -> Result<i32> {
+pub(crate) async fn run_piped(url: &str, streams: Streams, pipes: Pipes) -> Result<i32> {
     let (socket, protocol) = connect::websocket(url, &[V5, V4]).await?;
     let raw =
         (streams.tty && streams.stdin && terminal::is_there()).then(terminal::Raw::enter).transpose()?;

@@ -1,4 +1,4 @@
-//! Tells on the terminal how a pod goes: what `teller` says on stderr, what its containers
+//! Tells on the terminal how a pod goes: what `status_printer` says on stderr, what its containers
 //! write on stdout with a prefix. Owns the telling; never gives an order. One task for
 //! each pod, started by run, ends when the pod is over and its output is shown.
 
@@ -15,7 +15,7 @@ use gantry_model::pod::PodUid;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::teller::Teller;
+use super::status_printer::StatusPrinter;
 use crate::output;
 
 const POLL: Duration = Duration::from_millis(50);
@@ -70,10 +70,10 @@ impl Narrators {
 async fn narrate(handle: PodHandle, form: Form) {
     let mut status = handle.status.clone();
     let (mut followers, mut followed) = (JoinSet::new(), BTreeSet::new());
-    let mut teller = Teller::new(handle.pod.full_name(), form.stages);
+    let mut printer = StatusPrinter::new(handle.pod.full_name(), form.stages);
     loop {
         let now = status.borrow_and_update().clone();
-        teller.lines(&now).iter().for_each(|line| output::say(line));
+        printer.lines(&now).iter().for_each(|line| output::say(line));
         for container in with_log(&now) {
             if followed.insert(container.log_path.clone()) {
                 let prefix = if form.several {

@@ -33,7 +33,7 @@ enum Other {
 
 /// Whose pods they become.
 #[derive(Debug)]
-pub(crate) enum Turn {
+pub(crate) enum PodOwner {
     /// The root folder is free, and nobody serves at the socket.
     Ours(Root),
     /// Another agent stays, and may take them.
@@ -44,23 +44,23 @@ pub(crate) enum Turn {
 ///
 /// # Errors
 /// When another agent stays that cannot take them.
-pub(crate) async fn wait(root_dir: &Path, socket: &Path, state: &Path, may_join: bool) -> Result<Turn> {
+pub(crate) async fn wait(root_dir: &Path, socket: &Path, state: &Path, may_join: bool) -> Result<PodOwner> {
     let begun = Instant::now();
     loop {
         let other = look(socket).await;
         let root = Root::open(root_dir);
         let patience = match (other, &root) {
-            (Other::Nobody, Ok(_)) => return Ok(Turn::Ours(root?)),
+            (Other::Nobody, Ok(_)) => return Ok(PodOwner::Ours(root?)),
             (Other::WithPods, _) => Duration::ZERO,
             (Other::Silent, _) => SILENT,
             (Other::WithoutPods, _) | (Other::Nobody, Err(root::Error::Taken { .. })) => LEAVING,
-            (Other::Nobody, Err(_)) => return Ok(Turn::Ours(root?)),
+            (Other::Nobody, Err(_)) => return Ok(PodOwner::Ours(root?)),
         };
         // Let go of at once: the other one may be about to look.
         let taken = root.err();
         if begun.elapsed() >= patience {
             if may_join && matches!(other, Other::WithPods | Other::WithoutPods) {
-                return Ok(Turn::Theirs);
+                return Ok(PodOwner::Theirs);
             }
             return refuse(other, taken, socket, state);
         }
@@ -68,7 +68,7 @@ pub(crate) async fn wait(root_dir: &Path, socket: &Path, state: &Path, may_join:
     }
 }
 
-fn refuse(other: Other, taken: Option<root::Error>, socket: &Path, state: &Path) -> Result<Turn> {
+fn refuse(other: Other, taken: Option<root::Error>, socket: &Path, state: &Path) -> Result<PodOwner> {
     let own = "a second node on this machine needs --root, --state and --agent-socket of its own";
     if let (Other::Nobody, Some(error)) = (other, taken) {
         return Err(error).context(own);

@@ -11,7 +11,7 @@ use reqwest::{Client, Response, Url};
 use serde_json::Value;
 
 use crate::args::Target;
-use crate::manifests::{is_loopback, shown};
+use crate::manifests::{display_url, is_loopback};
 
 /// From the name's look-up to the collector's answer.
 const WHOLE: Duration = Duration::from_secs(10);
@@ -46,7 +46,7 @@ pub(super) async fn send(to: &str, pod: &Target, spans: &[Span], now: i64) -> Re
     }
     let client =
         client.build().context("set up the HTTP client (https needs the package ca-certificates)")?;
-    let place = shown(&url);
+    let place = display_url(&url);
     let post = client.post(url).header(CONTENT_TYPE, "application/json").body(request.to_string());
     let response = post.send().await.map_err(reqwest::Error::without_url);
     let response =
@@ -56,7 +56,7 @@ pub(super) async fn send(to: &str, pod: &Target, spans: &[Span], now: i64) -> Re
     if !status.is_success() {
         bail!("{place} answers {status}: {}", crate::output::one_line(&answer));
     }
-    match rejected(&answer) {
+    match parse_rejection(&answer) {
         Some(why) => bail!("{place} took only a part: {}", crate::output::one_line(&why)),
         None => Ok(place),
     }
@@ -74,7 +74,7 @@ async fn read(mut response: Response) -> Result<String> {
 }
 
 /// `partialSuccess` of an answer, when spans were left out. The number is a string in this form.
-fn rejected(answer: &str) -> Option<String> {
+fn parse_rejection(answer: &str) -> Option<String> {
     let answer: Value = serde_json::from_str(answer).ok()?;
     let part = answer.get("partialSuccess")?;
     let count = part.get("rejectedSpans")?;

@@ -5,11 +5,11 @@ pub(crate) mod alone;
 
 use std::collections::BTreeMap;
 
-use gantry_proto::beyond::{
-    LoadImagesRequest, LoadImagesResponse, LoadedImage, TagImageRequest, TagImageResponse,
-};
 use gantry_proto::cri;
 use gantry_proto::cri::image_service_server::ImageService;
+use gantry_proto::runtime_ext::{
+    LoadImagesRequest, LoadImagesResponse, LoadedImage, TagImageRequest, TagImageResponse,
+};
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status, Streaming};
 

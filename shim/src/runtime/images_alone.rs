@@ -6,8 +6,8 @@ use std::io;
 use std::sync::Arc;
 
 use gantry_image::Images;
-use gantry_proto::beyond::beyond_server::BeyondServer;
 use gantry_proto::cri::image_service_server::ImageServiceServer;
+use gantry_proto::runtime_ext::runtime_extensions_server::RuntimeExtensionsServer;
 use tokio::io::DuplexStream;
 use tokio_stream::Stream;
 use tonic::transport::Server;
@@ -53,7 +53,7 @@ impl ImagesAlone {
                     .max_decoding_message_size(MAX_MESSAGE)
                     .max_encoding_message_size(MAX_MESSAGE),
             )
-            .add_service(BeyondServer::new(service));
+            .add_service(RuntimeExtensionsServer::new(service));
         router.serve_with_incoming_shutdown(incoming, shutdown).await.map_err(Error::Serve)?;
         let images = self.images.clone();
         Ok(tokio::task::spawn_blocking(move || images.flush()).await??)

@@ -56,19 +56,19 @@ fn whole(packed: &[u8], length: usize) -> Result<usize> {
 
 fn best(mut run: impl FnMut() -> Result<usize>) -> Result<f64> {
     least(|| {
-        let before = used(getrusage(UsageWho::RUSAGE_SELF)?);
+        let before = measure_usage(getrusage(UsageWho::RUSAGE_SELF)?);
         run()?;
-        Ok(used(getrusage(UsageWho::RUSAGE_SELF)?) - before)
+        Ok(measure_usage(getrusage(UsageWho::RUSAGE_SELF)?) - before)
     })
 }
 
 fn program(command: &mut Command, path: &str) -> Result<f64> {
     least(|| {
-        let before = used(getrusage(UsageWho::RUSAGE_CHILDREN)?);
+        let before = measure_usage(getrusage(UsageWho::RUSAGE_CHILDREN)?);
         let input = File::open(path).with_context(|| path.to_owned())?;
         let ended = command.stdin(input).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
         ensure!(ended.success(), "{ended}");
-        Ok(used(getrusage(UsageWho::RUSAGE_CHILDREN)?) - before)
+        Ok(measure_usage(getrusage(UsageWho::RUSAGE_CHILDREN)?) - before)
     })
 }
 
@@ -80,7 +80,7 @@ fn least(mut run: impl FnMut() -> Result<Duration>) -> Result<f64> {
     Ok(least)
 }
 
-fn used(usage: Usage) -> Duration {
+fn measure_usage(usage: Usage) -> Duration {
     let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
     Duration::from_micros(micros.unsigned_abs())
 }

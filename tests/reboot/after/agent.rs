@@ -10,10 +10,10 @@ use gantry_tests::node::Node;
 use gantry_tests::pod;
 
 use crate::Which;
-use crate::agent::{self, Made, Seen};
+use crate::agent::{self, AgentBefore, ContainerView};
 
 /// What the runtime says before any agent is there.
-fn assert_dead(node: &Node, made: &Made) -> Result<()> {
+fn assert_dead(node: &Node, made: &AgentBefore) -> Result<()> {
     let listed = super::sandboxes(node)?;
     for sandbox in &listed {
         ensure!(sandbox.state() == PodSandboxState::SandboxNotready, "{sandbox:?}");
@@ -28,7 +28,11 @@ fn assert_dead(node: &Node, made: &Made) -> Result<()> {
 }
 
 /// Exactly the one container that was, as it was.
-fn assert_not_run_again(node: &Node, made: &Made, now: &BTreeMap<String, Seen>) -> Result<()> {
+fn assert_not_run_again(
+    node: &Node,
+    made: &AgentBefore,
+    now: &BTreeMap<String, ContainerView>,
+) -> Result<()> {
     // What is cut off may have heard the SIGTERM of an orderly shutdown, and its end may have been seen.
     let expected =
         [("done", "Succeeded", &[0][..]), ("down", "Failed", &[7]), ("cut", "Failed", &[255, 5, 137])];
@@ -47,7 +51,7 @@ fn assert_not_run_again(node: &Node, made: &Made, now: &BTreeMap<String, Seen>) 
 }
 
 /// In a new sandbox, which alone has an address.
-fn assert_runs_anew(node: &Node, made: &Made, now: &Seen) -> Result<()> {
+fn assert_runs_anew(node: &Node, made: &AgentBefore, now: &ContainerView) -> Result<()> {
     ensure!(now.id != made.containers["keeps"] && now.restarts == Some(1), "{now:?}");
     ensure!(pod::container_status(node, &now.id)?.state() == ContainerState::ContainerRunning);
     let listed = super::sandboxes(node)?;
@@ -61,7 +65,7 @@ fn assert_runs_anew(node: &Node, made: &Made, now: &Seen) -> Result<()> {
 
 #[test]
 fn what_was_over_stays_over_and_what_should_run_runs_anew() -> Result<()> {
-    let made: Made = serde_json::from_slice(&std::fs::read(Which::Agent.handed_over())?)?;
+    let made: AgentBefore = serde_json::from_slice(&std::fs::read(Which::Agent.handed_over())?)?;
     let roots = Which::Agent.roots()?;
     let before = Snapshot::take(&Scope { folders: Vec::new(), ..roots.scope() })?;
     // Without these there would be nothing to be lost or to leak.
@@ -74,11 +78,11 @@ fn what_was_over_stays_over_and_what_should_run_runs_anew() -> Result<()> {
     let mut run = agent::start(node.roots())?;
     let now =
         run.await_pods("the pod that should run to run, and the others to be told as over", 240, |pods| {
-            let seen = agent::seen(pods);
+            let seen = agent::parse_pods(pods);
             let over = |name: &str| seen.get(name).is_some_and(|pod| pod.state == "terminated");
             let keeps = seen.get("keeps")?;
             let runs = keeps.state == "running" && keeps.ip.starts_with("10.99.");
-            (runs && over("done") && over("down") && over("cut")).then(|| agent::seen(pods))
+            (runs && over("done") && over("down") && over("cut")).then(|| agent::parse_pods(pods))
         })?;
     assert_not_run_again(&node, &made, &now)?;
     assert_runs_anew(&node, &made, &now["keeps"])?;

@@ -13,7 +13,7 @@ use gantry_tests::registry::Registry;
 use rustix::process::{Pid, Signal};
 
 use crate::Which;
-use crate::agent::{self, Made};
+use crate::agent::{self, AgentBefore};
 
 /// Ends the container that has these words as its command line, and waits until its end is on record.
 fn end(node: &Node, id: &str, words: &str) -> Result<()> {
@@ -38,11 +38,11 @@ fn an_agent_s_pods_are_left_for_the_other_half() -> Result<()> {
     let mut node = Node::start_on(roots)?;
     let mut run = agent::start(node.roots())?;
     let seen = run.await_pods("one pod to have ended and three to run", 240, |pods| {
-        let seen = agent::seen(pods);
+        let seen = agent::parse_pods(pods);
         let state = |name: &str| seen.get(name).map(|pod| pod.state.as_str());
         let done = state("done") == Some("terminated") && seen["done"].phase == "Succeeded";
         let others = ["down", "cut", "keeps"].iter().all(|name| state(name) == Some("running"));
-        (done && others).then(|| agent::seen(pods))
+        (done && others).then(|| agent::parse_pods(pods))
     })?;
     assert_eq!((seen["done"].exit_code, seen["done"].restarts), (Some(0), Some(0)), "{seen:?}");
     let list = node.cri().list_pod_sandbox(cri::ListPodSandboxRequest::default())?.items;
@@ -53,7 +53,7 @@ fn an_agent_s_pods_are_left_for_the_other_half() -> Result<()> {
     // A pull that died between its folder and the index's record. 26 characters, as theirs have.
     let stray = node.root().join("layers/strayabcdefghijklmnopqrstu");
     std::fs::create_dir(&stray)?;
-    let made = Made {
+    let made = AgentBefore {
         layers: web.layers.len(),
         containers: seen.into_iter().map(|(name, pod)| (name, pod.id)).collect(),
         sandboxes: list.into_iter().map(|sandbox| sandbox.id).collect(),

@@ -33,7 +33,7 @@ impl Series {
     /// # Errors
     /// When one is gone.
     pub(super) fn take(&mut self, at: Duration, runtime: i32, monitor: i32) -> Result<()> {
-        self.samples.push((at, [held(runtime)?, held(monitor)?]));
+        self.samples.push((at, [measure_process(runtime)?, measure_process(monitor)?]));
         Ok(())
     }
 
@@ -93,7 +93,7 @@ fn median(part: &[(Duration, [Held; 2])], who: usize, what: usize) -> u64 {
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-fn held(pid: i32) -> Result<Held> {
+fn measure_process(pid: i32) -> Result<Held> {
     let status =
         fs::read_to_string(format!("/proc/{pid}/status")).with_context(|| format!("process {pid}"))?;
     let field = |name: &str| -> Result<u64> {

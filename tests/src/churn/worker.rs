@@ -13,7 +13,7 @@ use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-use super::Shared;
+use super::ChurnShared;
 use super::random::Random;
 use crate::cri::Cri;
 use crate::pod;
@@ -31,7 +31,7 @@ pub(super) struct Worker {
     config: cri::PodSandboxConfig,
     image: String,
     random: Random,
-    shared: Arc<Shared>,
+    shared: Arc<ChurnShared>,
 }
 
 type Runtime = RuntimeServiceClient<Channel>;
@@ -43,7 +43,7 @@ impl Worker {
         image: &str,
         name: &str,
         random: Random,
-        shared: Arc<Shared>,
+        shared: Arc<ChurnShared>,
     ) -> Result<Self> {
         let config = cri::PodSandboxConfig {
             metadata: Some(cri::PodSandboxMetadata {
@@ -218,7 +218,7 @@ impl Worker {
 }
 
 /// All sandboxes of a node.
-pub(super) fn listed(cri: &Cri) -> Result<Vec<String>> {
+pub(super) fn list_images(cri: &Cri) -> Result<Vec<String>> {
     let listed = cri.list_pod_sandbox(cri::ListPodSandboxRequest::default()).context("ListPodSandbox")?;
     Ok(listed.items.into_iter().map(|item| item.id).collect())
 }

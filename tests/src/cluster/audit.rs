@@ -1,5 +1,5 @@
 //! What a node asked of the API server, by the audit log. Owns the reading of that log and what is wrong in it; never asks
-//! anything. Called by the tier endure and by `cargo xtask conformance`.
+//! anything. Called by the tier disruption and by `cargo xtask conformance`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;

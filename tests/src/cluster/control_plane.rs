@@ -10,7 +10,7 @@ use super::Join;
 use super::kubectl::{Kubectl, RHYTHM};
 use super::network::{PODS, SERVICES};
 use super::pki::Pki;
-use super::process::{Process, Recipe};
+use super::process::{Process, ProcessSpec};
 use super::programs;
 use crate::poll::poll_every;
 
@@ -108,7 +108,7 @@ fn flag(name: &str, value: impl AsRef<std::ffi::OsStr>) -> std::ffi::OsString {
     flag
 }
 
-fn etcd(root: &Path) -> Result<Recipe> {
+fn etcd(root: &Path) -> Result<ProcessSpec> {
     let args = [
         flag("data-dir", root.join("etcd")),
         flag("listen-client-urls", STORE),
@@ -117,10 +117,10 @@ fn etcd(root: &Path) -> Result<Recipe> {
         flag("log-level", "warn"),
         "--unsafe-no-fsync".into(),
     ];
-    Ok(Recipe::new("etcd", programs::path("etcd")?, args))
+    Ok(ProcessSpec::new("etcd", programs::path("etcd")?, args))
 }
 
-fn api_server(root: &Path, pki: &Pki, node_ip: &str) -> Result<Recipe> {
+fn api_server(root: &Path, pki: &Pki, node_ip: &str) -> Result<ProcessSpec> {
     let file = |name: &str, value: &str| flag(name, pki.pki(value));
     let args = [
         flag("etcd-servers", STORE),
@@ -157,7 +157,7 @@ fn api_server(root: &Path, pki: &Pki, node_ip: &str) -> Result<Recipe> {
         flag("audit-log-maxsize", "1000"),
         flag("cert-dir", root.join("pki")),
     ];
-    Ok(Recipe::new("kube-apiserver", programs::path("kube-apiserver")?, args))
+    Ok(ProcessSpec::new("kube-apiserver", programs::path("kube-apiserver")?, args))
 }
 
 /// Three kubeconfigs with one meaning: to call, to be called, and who may.
@@ -165,7 +165,7 @@ fn own_kubeconfig(path: &Path) -> [std::ffi::OsString; 3] {
     ["kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig"].map(|name| flag(name, path))
 }
 
-fn controller_manager(pki: &Pki, join: Join) -> Result<Recipe> {
+fn controller_manager(pki: &Pki, join: Join) -> Result<ProcessSpec> {
     let file = |name: &str, value: &str| flag(name, pki.pki(value));
     let mut args = vec![
         flag("controllers", "*,bootstrapsigner,tokencleaner"),
@@ -188,13 +188,13 @@ fn controller_manager(pki: &Pki, join: Join) -> Result<Recipe> {
         args.push(flag("cluster-signing-duration", format!("{}s", life.as_secs())));
     }
     args.extend(own_kubeconfig(&pki.kubeconfig("controller-manager")));
-    Ok(Recipe::new("kube-controller-manager", programs::path("kube-controller-manager")?, args))
+    Ok(ProcessSpec::new("kube-controller-manager", programs::path("kube-controller-manager")?, args))
 }
 
-fn scheduler(pki: &Pki) -> Result<Recipe> {
+fn scheduler(pki: &Pki) -> Result<ProcessSpec> {
     let mut args = vec![flag("leader-elect", "false"), flag("bind-address", "127.0.0.1")];
     args.extend(own_kubeconfig(&pki.kubeconfig("scheduler")));
-    Ok(Recipe::new("kube-scheduler", programs::path("kube-scheduler")?, args))
+    Ok(ProcessSpec::new("kube-scheduler", programs::path("kube-scheduler")?, args))
 }
 
 /// Where the requests of everyone are written down.

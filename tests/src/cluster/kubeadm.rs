@@ -21,7 +21,7 @@ pub const NAME: &str = "gantry-control-plane";
 
 /// What a node is told to join.
 #[derive(Debug)]
-pub struct Made {
+pub struct JoinMaterial {
     /// Of the API server.
     pub endpoint: String,
     /// The endpoint's address.
@@ -34,7 +34,7 @@ pub struct Made {
 ///
 /// # Errors
 /// When kubeadm is not built, or fails: with what it said.
-pub fn init(cluster: &Cluster) -> Result<Made> {
+pub fn init(cluster: &Cluster) -> Result<JoinMaterial> {
     let address = node_ip(&cluster.options).to_string();
     let config = cluster.folder().join("kubeadm-init.yaml");
     std::fs::write(&config, configuration(&address)).context("write kubeadm's configuration")?;
@@ -62,7 +62,7 @@ pub fn init(cluster: &Cluster) -> Result<Made> {
     let key = KeyPair::from_pem(&key).context("the authority's key")?.subject_public_key_info();
     let hash = digest::digest(&digest::SHA256, &key);
     let hash: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(Made { endpoint: format!("{address}:{API_PORT}"), address, ca_hash: format!("sha256:{hash}") })
+    Ok(JoinMaterial { endpoint: format!("{address}:{API_PORT}"), address, ca_hash: format!("sha256:{hash}") })
 }
 
 fn configuration(address: &str) -> String {

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::Join;
 use super::network::DNS;
 use super::pki::Pki;
-use super::process::{Process, Recipe};
+use super::process::{Process, ProcessSpec};
 use super::programs;
 use super::runtime;
 use crate::place;
@@ -23,7 +23,7 @@ pub enum Kind {
 
 /// What a kubelet is started with.
 #[derive(Debug)]
-pub(super) struct Facts<'a> {
+pub(super) struct KubeletOptions<'a> {
     pub(super) folder: &'a Path,
     pub(super) logs: &'a Path,
     pub(super) node: &'a str,
@@ -41,7 +41,7 @@ pub struct Kubelet {
 
 impl Kubelet {
     /// Writes its configuration and starts it.
-    pub(super) fn start(kind: Kind, facts: &Facts<'_>, pki: &Pki) -> Result<Self> {
+    pub(super) fn start(kind: Kind, facts: &KubeletOptions<'_>, pki: &Pki) -> Result<Self> {
         std::fs::create_dir_all(facts.folder.join("manifests"))?;
         let path = facts.folder.join("kubelet.yaml");
         std::fs::write(&path, serde_json::to_vec_pretty(&configuration(facts, pki))?)?;
@@ -63,7 +63,8 @@ impl Kubelet {
                 flag("kubeconfig", &facts.folder.join("kubeconfig/joined.conf")),
             ]),
         }
-        let process = Process::start(Recipe::new("kubelet", program(kind, facts.folder)?, args), facts.logs)?;
+        let process =
+            Process::start(ProcessSpec::new("kubelet", program(kind, facts.folder)?, args), facts.logs)?;
         Ok(Self { kind, process })
     }
 
@@ -103,7 +104,7 @@ pub fn folder_with(kind: Kind, folder: &Path) -> Result<PathBuf> {
 
 /// Upstream's defaults but for what this machine needs: cgroup v1, swap or not, no CAP_SYS_RESOURCE, a disk that is
 /// shared with builds.
-fn configuration(facts: &Facts<'_>, pki: &Pki) -> serde_json::Value {
+fn configuration(facts: &KubeletOptions<'_>, pki: &Pki) -> serde_json::Value {
     let mut config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",

@@ -1,5 +1,5 @@
 //! The lives of pods' containers, as a watch tells them. Owns what a disturbed one is; never looks at the node. Called by
-//! the tier endure.
+//! the tier disruption.
 //!
 //! A pod says by the label [`MAY`] what may become of it: without it nothing may.
 //! ```text
@@ -19,7 +19,7 @@ pub const CRASHES: (&str, i64) = ("crashes", 3);
 
 /// One life of a container.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Life {
+pub struct ContainerLife {
     pub id: String,
     pub started_at: String,
     pub restarts: u64,
@@ -27,12 +27,15 @@ pub struct Life {
 
 /// Of a pod's containers that run, by name.
 #[must_use]
-pub fn lives(pod: &Value) -> BTreeMap<String, Life> {
+pub fn lives(pod: &Value) -> BTreeMap<String, ContainerLife> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let life = |status: &Value| {
         let started_at = status["state"]["running"]["startedAt"].as_str()?.to_owned();
         let restarts = status["restartCount"].as_u64().unwrap_or_default();
-        Some((text(&status["name"]), Life { id: text(&status["containerID"]), started_at, restarts }))
+        Some((
+            text(&status["name"]),
+            ContainerLife { id: text(&status["containerID"]), started_at, restarts },
+        ))
     };
     statuses(pod).filter_map(life).collect()
 }
@@ -53,18 +56,18 @@ pub fn is_ready(pod: &Value) -> bool {
 
 /// One pod, as far as the watch has come.
 #[derive(Debug, Default)]
-struct Known {
+struct WatchedPod {
     name: String,
     ready: bool,
     going: bool,
-    lives: BTreeMap<String, Life>,
+    lives: BTreeMap<String, ContainerLife>,
 }
 
 /// What happened to pods that was not to happen, each thing once.
 #[must_use]
-pub fn disturbed(events: &[Value]) -> BTreeSet<String> {
+pub fn find_disturbed(events: &[Value]) -> BTreeSet<String> {
     let mut wrongs = BTreeSet::new();
-    let mut known: BTreeMap<String, Known> = BTreeMap::new();
+    let mut known: BTreeMap<String, WatchedPod> = BTreeMap::new();
     for event in events {
         let pod = &event["object"];
         let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
@@ -75,7 +78,7 @@ pub fn disturbed(events: &[Value]) -> BTreeSet<String> {
     wrongs
 }
 
-fn look(known: &mut Known, event: &Value, wrongs: &mut BTreeSet<String>) {
+fn look(known: &mut WatchedPod, event: &Value, wrongs: &mut BTreeSet<String>) {
     let pod = &event["object"];
     let may = pod["metadata"]["labels"][MAY].as_str().unwrap_or_default();
     let name = &known.name;
@@ -158,13 +161,14 @@ mod tests {
     fn a_pod_that_comes_up_and_stays_is_undisturbed() {
         let first = told("ADDED", "", false, "", &json!({ "waiting": {} }));
         let events = [first, runs("MODIFIED", "", false, "a"), runs("MODIFIED", "", true, "a")];
-        assert!(disturbed(&events).is_empty());
+        assert!(find_disturbed(&events).is_empty());
     }
 
     #[test]
     fn a_flip_another_life_an_end_and_a_deletion_are_told() {
         let was = runs("ADDED", "", true, "a");
-        let found = |next: Value| disturbed(&[was.clone(), next]).into_iter().collect::<Vec<_>>().join("\n");
+        let found =
+            |next: Value| find_disturbed(&[was.clone(), next]).into_iter().collect::<Vec<_>>().join("\n");
         assert!(found(runs("MODIFIED", "", false, "a")).contains("no longer is"));
         assert!(found(runs("MODIFIED", "", true, "b")).contains("from Life"));
         assert!(found(told("MODIFIED", "", true, "a", &json!({ "terminated": {} }))).contains("no longer"));
@@ -177,18 +181,18 @@ mod tests {
     #[test]
     fn what_may_go_may_be_unready_then_and_not_before() {
         let was = runs("ADDED", "go", true, "a");
-        assert!(disturbed(&[was.clone(), runs("DELETED", "go", false, "a")]).is_empty());
-        assert_eq!(disturbed(&[was, runs("MODIFIED", "go", false, "a")]).len(), 1);
+        assert!(find_disturbed(&[was.clone(), runs("DELETED", "go", false, "a")]).is_empty());
+        assert_eq!(find_disturbed(&[was, runs("MODIFIED", "go", false, "a")]).len(), 1);
     }
 
     #[test]
     fn what_may_crash_does_so_with_its_own_code_alone() {
         let was = runs("ADDED", "crash", true, "a");
-        assert!(disturbed(&[was.clone(), runs("MODIFIED", "crash", false, "a")]).is_empty());
+        assert!(find_disturbed(&[was.clone(), runs("MODIFIED", "crash", false, "a")]).is_empty());
         let mut killed = runs("MODIFIED", "crash", false, "a");
         killed["object"]["status"]["containerStatuses"][1]["state"] =
             json!({ "terminated": { "exitCode": 137 } });
-        assert_eq!(disturbed(&[was.clone(), killed]).len(), 1);
-        assert_eq!(disturbed(&[was, runs("MODIFIED", "crash", false, "b")]).len(), 1);
+        assert_eq!(find_disturbed(&[was.clone(), killed]).len(), 1);
+        assert_eq!(find_disturbed(&[was, runs("MODIFIED", "crash", false, "b")]).len(), 1);
     }
 }

@@ -16,7 +16,7 @@ use rcgen::{
 
 /// What the certificates say about this cluster.
 #[derive(Debug, Clone)]
-pub(super) struct Facts<'a> {
+pub(super) struct CertificateSubjects<'a> {
     pub(super) server: &'a str,
     pub(super) node: &'a str,
     pub(super) node_ip: IpAddr,
@@ -50,7 +50,7 @@ struct Authority {
 
 impl Pki {
     /// Makes them all.
-    pub(super) fn make(folder: &Path, facts: &Facts<'_>) -> Result<Self> {
+    pub(super) fn make(folder: &Path, facts: &CertificateSubjects<'_>) -> Result<Self> {
         let own = Self { folder: folder.to_owned() };
         for name in ["pki", "kubeconfig"] {
             std::fs::create_dir_all(folder.join(name))?;
@@ -208,7 +208,7 @@ mod tests {
     fn a_node_has_its_own_name_and_group_and_only_root_reads_its_key() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
-        let facts = Facts {
+        let facts = CertificateSubjects {
             server: "https://10.0.0.1:6443",
             node: "n1",
             node_ip: "10.0.0.1".parse().unwrap(),

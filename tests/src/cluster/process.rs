@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What to start, again and again.
 #[derive(Debug, Clone)]
-pub struct Recipe {
+pub struct ProcessSpec {
     /// What it is called in logs and errors.
     pub name: &'static str,
     pub program: PathBuf,
@@ -26,7 +26,7 @@ pub struct Recipe {
     pub env: Vec<(String, OsString)>,
 }
 
-impl Recipe {
+impl ProcessSpec {
     /// A program and its arguments.
     pub fn new<A: Into<OsString>>(
         name: &'static str,
@@ -52,7 +52,7 @@ impl Recipe {
 /// A program that runs, or has been stopped; killed on drop.
 #[derive(Debug)]
 pub struct Process {
-    recipe: Recipe,
+    recipe: ProcessSpec,
     log: PathBuf,
     child: Option<Child>,
 }
@@ -62,7 +62,7 @@ impl Process {
     ///
     /// # Errors
     /// When the program cannot be started.
-    pub fn start(recipe: Recipe, logs: &Path) -> Result<Self> {
+    pub fn start(recipe: ProcessSpec, logs: &Path) -> Result<Self> {
         let log = logs.join(format!("{}.log", recipe.name));
         let mut process = Self { recipe, log, child: None };
         process.restart()?;
@@ -179,14 +179,14 @@ mod tests {
     #[test]
     fn stops_starts_again_and_tells_of_an_early_end() {
         let logs = tempfile::tempdir().unwrap();
-        let mut process = Process::start(Recipe::new("sleep", "sleep", ["60"]), logs.path()).unwrap();
+        let mut process = Process::start(ProcessSpec::new("sleep", "sleep", ["60"]), logs.path()).unwrap();
         let first = process.pid().unwrap();
         assert!(process.restart().is_err());
         assert!(!process.stop().unwrap().unwrap().success());
         process.restart().unwrap();
         assert_ne!(process.pid().unwrap(), first);
         process.kill().unwrap();
-        let recipe = Recipe::new("early", "sh", ["-c", "echo why; exit 3"]);
+        let recipe = ProcessSpec::new("early", "sh", ["-c", "echo why; exit 3"]);
         let mut early = Process::start(recipe, logs.path()).unwrap();
         let error = poll("its end", PATIENCE, || early.check().err().ok_or_else(String::new)).unwrap();
         let text = format!("{error:#}");

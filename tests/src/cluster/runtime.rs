@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use gantry_proto::cri;
 
 use super::images::{MIRRORED, PAUSE, REGISTRY};
-use super::process::{Process, Recipe};
+use super::process::{Process, ProcessSpec};
 use crate::cri::Cri;
 use crate::peers::Programs;
 use crate::poll::poll;
@@ -34,13 +34,13 @@ impl Kind {
 
 /// A running one.
 #[derive(Debug)]
-pub struct Runtime {
+pub struct ClusterRuntime {
     kind: Kind,
     process: Process,
     cri: Cri,
 }
 
-impl Runtime {
+impl ClusterRuntime {
     /// Starts it and waits until it and its network are ready.
     pub(super) fn start(kind: Kind, folder: &Path, logs: &Path) -> Result<Self> {
         write_mirrors(&folder.join("certs.d"))?;
@@ -116,7 +116,7 @@ fn ready(cri: &Cri) -> Result<(), String> {
     }
 }
 
-fn containerd(folder: &Path) -> Result<Recipe> {
+fn containerd(folder: &Path) -> Result<ProcessSpec> {
     let programs = Programs::built()?;
     let config = folder.join("containerd.toml");
     std::fs::write(&config, containerd_config(folder, &programs))?;
@@ -124,7 +124,7 @@ fn containerd(folder: &Path) -> Result<Recipe> {
     // The shim is looked for in PATH; portmap runs nft.
     let path = format!("{}:{path}:/usr/sbin:/sbin", programs.folder().display());
     let args = ["--config".into(), config.into_os_string()];
-    Ok(Recipe::new("containerd", programs.path("containerd"), args).env("PATH", path))
+    Ok(ProcessSpec::new("containerd", programs.path("containerd"), args).env("PATH", path))
 }
 
 /// Defaults but for what this machine lacks: without CAP_SYS_RESOURCE every pod would fail, and an exec whose child keeps
@@ -175,7 +175,7 @@ SystemdCgroup = false
     )
 }
 
-fn gantry(folder: &Path) -> Result<Recipe> {
+fn gantry(folder: &Path) -> Result<ProcessSpec> {
     let programs = place::bin_dir()?;
     let at = |flag: &str, path: PathBuf| {
         let mut flag = std::ffi::OsString::from(format!("--{flag}="));
@@ -188,7 +188,7 @@ fn gantry(folder: &Path) -> Result<Recipe> {
         at("registry-hosts-dir", folder.join("certs.d")),
         at("programs-dir", programs.clone()),
     ];
-    Ok(Recipe::new("gantry-runtime", programs.join("gantry"), args))
+    Ok(ProcessSpec::new("gantry-runtime", programs.join("gantry"), args))
 }
 
 /// As an operator writes them: each registry's images come from the local one, in plain HTTP.

@@ -1,5 +1,5 @@
 //! A watch on a namespace's pods that goes on beside a spec: every event, in order. Owns kubectl's process and what it
-//! told; judges nothing (`lives` does). Called by the tier endure.
+//! told; judges nothing (`lives` does). Called by the tier disruption.
 
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -14,7 +14,7 @@ const NOT_NEEDED: [&str; 6] =
 
 /// Downloads a closure, unless its list is there.
 pub(super) fn fetch(name: &str, packages: &[&str], folder: &Path) -> Result<()> {
-    if cached(name, folder).is_ok() {
+    if list_cached(name, folder).is_ok() {
         return Ok(());
     }
     download(name, &closure(packages)?, folder)
@@ -22,7 +22,7 @@ pub(super) fn fetch(name: &str, packages: &[&str], folder: &Path) -> Result<()> 
 
 /// Downloads these alone, unless their list is there: their files are wanted, not their programs.
 pub(super) fn fetch_alone(name: &str, packages: &[&str], folder: &Path) -> Result<()> {
-    if cached(name, folder).is_ok() {
+    if list_cached(name, folder).is_ok() {
         return Ok(());
     }
     download(name, &packages.iter().map(|&package| package.to_owned()).collect(), folder)
@@ -50,7 +50,7 @@ fn download(name: &str, closure: &BTreeSet<String>, folder: &Path) -> Result<()>
 }
 
 /// A closure's archives in the cache.
-pub(super) fn cached(name: &str, folder: &Path) -> Result<Vec<PathBuf>> {
+pub(super) fn list_cached(name: &str, folder: &Path) -> Result<Vec<PathBuf>> {
     let list = list_path(name, folder);
     let text = std::fs::read_to_string(&list)
         .with_context(|| format!("read {}: `cargo xtask test --tier cri` downloads it", list.display()))?;
@@ -142,10 +142,10 @@ mod tests {
     #[test]
     fn a_cache_without_its_list_or_a_file_is_not_whole() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(cached("x", folder.path()).is_err());
+        assert!(list_cached("x", folder.path()).is_err());
         std::fs::write(folder.path().join("x.list"), "a.deb").unwrap();
-        assert!(cached("x", folder.path()).unwrap_err().to_string().contains("a.deb is gone"));
+        assert!(list_cached("x", folder.path()).unwrap_err().to_string().contains("a.deb is gone"));
         std::fs::write(folder.path().join("a.deb"), "").unwrap();
-        assert_eq!(cached("x", folder.path()).unwrap(), [folder.path().join("a.deb")]);
+        assert_eq!(list_cached("x", folder.path()).unwrap(), [folder.path().join("a.deb")]);
     }
 }

@@ -62,7 +62,7 @@ impl Walk {
             }
             layer.file(&name, mode, std::fs::read(path)?)
         };
-        self.layer = layer.owned(meta.uid().into(), meta.gid().into());
+        self.layer = layer.with_owner(meta.uid().into(), meta.gid().into());
         if meta.is_dir() { self.folder(root, path) } else { Ok(()) }
     }
 }

@@ -24,19 +24,19 @@ const FITS: u64 = 4;
 
 /// An image's layers by their compressed sizes in bytes, base first.
 #[derive(Debug, Clone, Copy)]
-pub struct Shape {
+pub struct ImageShape {
     pub name: &'static str,
     layers: &'static [u64],
 }
 
 /// Of the images that users complain about, and two extremes.
-pub const SHAPES: [Shape; 5] = [
-    Shape {
+pub const SHAPES: [ImageShape; 5] = [
+    ImageShape {
         name: "nginx-alpine",
         layers: &[36 * MB / 10, 18 * MB / 10, 627, 956, 405, 1_210, 1_400, 126 * MB / 10],
     },
-    Shape { name: "nginx", layers: &[292 * MB / 10, 439 * MB / 10, 629, 955, 404, 1_210, 1_400] },
-    Shape {
+    ImageShape { name: "nginx", layers: &[292 * MB / 10, 439 * MB / 10, 629, 955, 404, 1_210, 1_400] },
+    ImageShape {
         name: "python",
         layers: &[
             495 * MB / 10,
@@ -49,13 +49,13 @@ pub const SHAPES: [Shape; 5] = [
             29 * MB / 10,
         ],
     },
-    Shape { name: "small", layers: &[200_000; 60] },
-    Shape { name: "giant", layers: &[292 * MB / 10, 1_970 * MB] },
+    ImageShape { name: "small", layers: &[200_000; 60] },
+    ImageShape { name: "giant", layers: &[292 * MB / 10, 1_970 * MB] },
 ];
 
 /// An image in the registry.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Made {
+pub struct PushedImage {
     recipe: u32,
     /// Names of the packages' archives: other versions are other files.
     corpus: Vec<String>,
@@ -68,7 +68,7 @@ pub struct Made {
     pub files: u64,
 }
 
-impl Made {
+impl PushedImage {
     /// Compressed bytes of all layers.
     #[must_use]
     pub fn compressed(&self) -> u64 {
@@ -76,10 +76,10 @@ impl Made {
     }
 }
 
-impl Shape {
+impl ImageShape {
     /// The one of this name.
     #[must_use]
-    pub fn named(name: &str) -> Option<Shape> {
+    pub fn find_shape(name: &str) -> Option<ImageShape> {
         SHAPES.into_iter().find(|shape| shape.name == name)
     }
 }
@@ -88,13 +88,18 @@ impl Shape {
 ///
 /// # Errors
 /// When packages are missing, the disk is full or the registry refuses.
-pub(super) fn made(shape: Shape, packing: Packing, registry: &Registry, cache: &Path) -> Result<Made> {
+pub(super) fn push_image(
+    shape: ImageShape,
+    packing: Packing,
+    registry: &Registry,
+    cache: &Path,
+) -> Result<PushedImage> {
     let archives = corpus::archives()?;
     let names = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let corpus: Vec<String> = archives.iter().map(names).collect();
     let stamp = cache.join(format!("{}-{}.json", shape.name, packing.name()));
     if let Ok(text) = std::fs::read(&stamp)
-        && let Ok(made) = serde_json::from_slice::<Made>(&text)
+        && let Ok(made) = serde_json::from_slice::<PushedImage>(&text)
         && made.recipe == RECIPE
         && made.corpus == corpus
     {
@@ -104,7 +109,7 @@ pub(super) fn made(shape: Shape, packing: Packing, registry: &Registry, cache: &
     let layers = pack(shape, packing, &archives, scratch.path())?;
     let name = format!("bench/{}", shape.name);
     push(registry, &name, packing, &layers)?;
-    let made = Made {
+    let made = PushedImage {
         recipe: RECIPE,
         corpus,
         name: format!("{name}:{}", packing.name()),
@@ -118,7 +123,7 @@ pub(super) fn made(shape: Shape, packing: Packing, registry: &Registry, cache: &
 
 /// Fills the layers from the packages one after the other. When the packages are at an end they come
 /// again in another folder: equal bytes are then so far apart that no packer's window sees both.
-fn pack(shape: Shape, packing: Packing, archives: &[PathBuf], folder: &Path) -> Result<Vec<Packed>> {
+fn pack(shape: ImageShape, packing: Packing, archives: &[PathBuf], folder: &Path) -> Result<Vec<Packed>> {
     let open = |index: usize| Writing::new(&folder.join(index.to_string()), packing);
     let (mut done, mut writing) = (Vec::new(), open(0)?);
     for pass in 0..100 {

@@ -21,14 +21,14 @@ const MOST: usize = 16 << 10;
 /// Gone when dropped; its processes must be gone before.
 #[derive(Debug)]
 pub(super) struct Meter {
-    cpu: Reading,
-    memory: Reading,
+    cpu: MeterSource,
+    memory: MeterSource,
     folders: Vec<PathBuf>,
 }
 
 /// A line of a file; None: the file's only number.
 #[derive(Debug, Clone)]
-struct Reading {
+struct MeterSource {
     path: PathBuf,
     /// Open all the time: opening costs more than reading, and all that is measured has the same cores.
     file: Arc<File>,
@@ -63,8 +63,8 @@ impl Meter {
             for folder in &folders {
                 made(folder)?;
             }
-            let cpu = Reading::new(cpu.join("cpuacct.usage"), None)?;
-            let memory = Reading::new(memory.join("memory.stat"), Some("total_rss"))?;
+            let cpu = MeterSource::new(cpu.join("cpuacct.usage"), None)?;
+            let memory = MeterSource::new(memory.join("memory.stat"), Some("total_rss"))?;
             return Ok(Self { cpu, memory, folders });
         }
         let unified =
@@ -73,8 +73,8 @@ impl Meter {
         let _ = std::fs::write(unified.point.join("cgroup.subtree_control"), "+memory");
         let folder = unified.point.join(name);
         made(&folder)?;
-        let cpu = Reading::new(folder.join("cpu.stat"), Some("usage_usec"))?;
-        let memory = Reading::new(folder.join("memory.stat"), Some("anon"))?;
+        let cpu = MeterSource::new(folder.join("cpu.stat"), Some("usage_usec"))?;
+        let memory = MeterSource::new(folder.join("memory.stat"), Some("anon"))?;
         Ok(Self { cpu, memory, folders: vec![folder] })
     }
 
@@ -87,7 +87,7 @@ impl Meter {
     ///
     /// # Errors
     /// When it can't be written.
-    pub(super) fn wrapped(&self, program: &Path, to: &Path) -> Result<()> {
+    pub(super) fn write_wrapper(&self, program: &Path, to: &Path) -> Result<()> {
         let enter: String = self
             .folders
             .iter()
@@ -123,7 +123,7 @@ impl Meter {
     }
 }
 
-impl Reading {
+impl MeterSource {
     fn new(path: PathBuf, key: Option<&'static str>) -> Result<Self> {
         let file = File::open(&path).with_context(|| format!("open {}", path.display()))?;
         Ok(Self { path, file: Arc::new(file), key })

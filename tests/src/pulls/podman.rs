@@ -51,7 +51,7 @@ impl Podman {
         std::fs::create_dir(&tree)?;
         debian::extract(&debian::archives(PODMAN)?, &tree)?;
         let program = folder.path().join("podman");
-        meter.wrapped(&tree.join("usr/bin/podman"), &program)?;
+        meter.write_wrapper(&tree.join("usr/bin/podman"), &program)?;
         let podman = Self { folder, program };
         podman.run(&["info"])?;
         Ok(podman)

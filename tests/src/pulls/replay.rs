@@ -7,11 +7,11 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::{Made, Shape, Side, Stage, Wanted, turns};
+use super::{ImageShape, PullBenchOptions, PushedImage, Side, Stage, turns};
 
 /// One step by all.
 #[derive(Debug, Clone, Serialize)]
-pub struct Step {
+pub struct ReplayStep {
     pub name: &'static str,
     /// Side, and seconds in the order of the run.
     pub rows: Vec<(String, Vec<f64>)>,
@@ -29,14 +29,15 @@ const STEPS: [&str; 5] = [
 ///
 /// # Errors
 /// As [`super::run`].
-pub fn replay(wanted: &Wanted) -> Result<Vec<Step>> {
-    let shape = |name| Shape::named(name).with_context(|| format!("no image {name}"));
-    let wanted = Wanted { shapes: vec![shape("python")?, shape("nginx-alpine")?], ..wanted.clone() };
+pub fn replay(wanted: &PullBenchOptions) -> Result<Vec<ReplayStep>> {
+    let shape = |name| ImageShape::find_shape(name).with_context(|| format!("no image {name}"));
+    let wanted =
+        PullBenchOptions { shapes: vec![shape("python")?, shape("nginx-alpine")?], ..wanted.clone() };
     let stage = Stage::new(&wanted)?;
     let [large, small] = stage.images.as_slice() else { anyhow::bail!("not two images") };
     let row = |side: &Side| (side.name.clone(), Vec::new());
-    let step = |name| Step { name, rows: stage.sides.iter().map(row).collect() };
-    let mut steps: Vec<Step> = STEPS.into_iter().map(step).collect();
+    let step = |name| ReplayStep { name, rows: stage.sides.iter().map(row).collect() };
+    let mut steps: Vec<ReplayStep> = STEPS.into_iter().map(step).collect();
     for (at, _) in turns(wanted.rounds, stage.sides.len()) {
         for (step, seconds) in steps.iter_mut().zip(one(&stage, &stage.sides[at], large, small, wanted.cold)?)
         {
@@ -47,8 +48,14 @@ pub fn replay(wanted: &Wanted) -> Result<Vec<Step>> {
 }
 
 /// The seconds of each step by one side.
-fn one(stage: &Stage, side: &Side, large: &Made, small: &Made, cold: bool) -> Result<[f64; STEPS.len()]> {
-    let pulled = |host: &str, image: &Made| -> Result<f64> {
+fn one(
+    stage: &Stage,
+    side: &Side,
+    large: &PushedImage,
+    small: &PushedImage,
+    cold: bool,
+) -> Result<[f64; STEPS.len()]> {
+    let pulled = |host: &str, image: &PushedImage| -> Result<f64> {
         stage.prepare(&image.name, cold)?;
         Ok(side.pull(&format!("{host}/{}", image.name))?.usable)
     };

@@ -21,7 +21,7 @@ const UNDER_WAY: usize = 1 << 20;
 
 /// What the network lets through.
 #[derive(Debug, Clone, Copy)]
-pub struct Line {
+pub struct LinkLimits {
     /// Bytes a second of one connection, towards the node.
     pub each: u64,
     /// Of all connections together.
@@ -30,10 +30,10 @@ pub struct Line {
     pub round_trip: Duration,
 }
 
-impl Line {
+impl LinkLimits {
     /// 200 Mbit/s for each connection, 1 Gbit/s for all, 20 ms.
-    pub const USUAL: Line =
-        Line { each: 25_000_000, all: 125_000_000, round_trip: Duration::from_millis(20) };
+    pub const USUAL: LinkLimits =
+        LinkLimits { each: 25_000_000, all: 125_000_000, round_trip: Duration::from_millis(20) };
 }
 
 /// When the line is free again.
@@ -58,7 +58,7 @@ impl Free {
 ///
 /// # Errors
 /// When loopback is down.
-pub(super) fn start(registry: SocketAddr, line: Line) -> Result<SocketAddr> {
+pub(super) fn start(registry: SocketAddr, line: LinkLimits) -> Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("bind 127.0.0.1: is lo up?")?;
     let own = listener.local_addr()?;
     thread::spawn(move || {
@@ -72,7 +72,7 @@ pub(super) fn start(registry: SocketAddr, line: Line) -> Result<SocketAddr> {
     Ok(own)
 }
 
-fn serve(client: TcpStream, registry: SocketAddr, line: Line, all: &Free) -> Result<()> {
+fn serve(client: TcpStream, registry: SocketAddr, line: LinkLimits, all: &Free) -> Result<()> {
     let server = TcpStream::connect(registry)?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
@@ -96,7 +96,7 @@ fn carry(from: &TcpStream, to: TcpStream, delay: Duration, pace: impl Fn(usize) 
         'line: for (due, mut count) in receive {
             thread::sleep(due.saturating_duration_since(Instant::now()));
             while count > 0 {
-                match moved(&arriving, &to, count) {
+                match splice_bytes(&arriving, &to, count) {
                     Ok(passed @ 1..) => count -= passed,
                     _ => break 'line,
                 }
@@ -109,7 +109,7 @@ fn carry(from: &TcpStream, to: TcpStream, delay: Duration, pace: impl Fn(usize) 
         // splice(2) keeps the pipe locked while it waits for a socket, also for who takes out of it.
         let mut waited = [PollFd::new(from, PollFlags::IN)];
         rustix::io::retry_on_intr(|| rustix::event::poll(&mut waited, None))?;
-        let count = moved(from, &leaving, CHUNK)?;
+        let count = splice_bytes(from, &leaving, CHUNK)?;
         let through = pace(count);
         thread::sleep(through.saturating_duration_since(Instant::now()));
         if count == 0 || send.send((through + delay, count)).is_err() {
@@ -123,7 +123,7 @@ fn carry(from: &TcpStream, to: TcpStream, delay: Duration, pace: impl Fn(usize) 
     Ok(())
 }
 
-fn moved(from: impl AsFd, to: impl AsFd, most: usize) -> Result<usize, Errno> {
+fn splice_bytes(from: impl AsFd, to: impl AsFd, most: usize) -> Result<usize, Errno> {
     rustix::io::retry_on_intr(|| rustix::pipe::splice(&from, None, &to, None, most, SpliceFlags::empty()))
 }
 
@@ -145,7 +145,7 @@ mod tests {
             stream.read_exact(&mut asked).unwrap();
             stream.write_all(&served).unwrap();
         });
-        let line = Line { each: 1_000_000, all: 4_000_000, round_trip: Duration::from_millis(20) };
+        let line = LinkLimits { each: 1_000_000, all: 4_000_000, round_trip: Duration::from_millis(20) };
         let own = start(registry, line).unwrap();
         let begun = Instant::now();
         let mut client = TcpStream::connect(own).unwrap();

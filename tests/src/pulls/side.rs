@@ -75,7 +75,7 @@ impl Side {
         let meter = Meter::new(&cgroup_name(scratch.path()))?;
         let mut programs = Programs::built()?;
         let wrapper = scratch.path().join("gantry");
-        meter.wrapped(&programs.gantry, &wrapper)?;
+        meter.write_wrapper(&programs.gantry, &wrapper)?;
         programs.gantry = wrapper;
         let mut node = Node::start_with(Roots::new()?, programs)?;
         if !disabled.is_empty() {
@@ -219,7 +219,7 @@ impl Side {
 
     /// Bytes below the root.
     fn disk(&self) -> Result<u64> {
-        used(&self.root())
+        measure_usage(&self.root())
     }
 
     fn remove(&self, image: &str, before: u64, pulled: u64) -> Result<()> {
@@ -244,7 +244,7 @@ fn cgroup_name(scratch: &Path) -> String {
 }
 
 /// Bytes that the files below `folder` take, each inode once.
-fn used(folder: &Path) -> Result<u64> {
+fn measure_usage(folder: &Path) -> Result<u64> {
     let mut seen = std::collections::HashSet::new();
     let (mut bytes, mut folders) = (0, vec![folder.to_owned()]);
     while let Some(folder) = folders.pop() {

@@ -12,7 +12,7 @@ fn a_kubelet_listens_where_its_files_say() -> Result<()> {
     place::require_own_namespaces()?;
     let node = Node::start()?;
     let roots = node.roots();
-    let _shared = Shared(roots);
+    let _shared = SharedRootMount(roots);
     // The port of 10250 is what a later file of the folder says; the flag for the address wins over all.
     let more = "port: 11249\nhealthzPort: 11248\nhealthzBindAddress: 127.0.0.8\n";
     let mut words = flags(roots, more)?;

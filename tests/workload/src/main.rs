@@ -68,8 +68,8 @@ type Outcome = Result<u8, Box<dyn std::error::Error>>;
 
 fn run(words: &[&str]) -> Outcome {
     match words {
-        ["web", port] => web::serve(port.parse()?, None, &*ended()?),
-        ["web", port, file] => web::serve(port.parse()?, Some(file), &*ended()?),
+        ["web", port] => web::serve(port.parse()?, None, &*watch_termination()?),
+        ["web", port, file] => web::serve(port.parse()?, Some(file), &*watch_termination()?),
         ["exit", code] => Ok(code.parse()?),
         ["print", count] => print(count.parse()?, "stdout"),
         ["print", count, stream] => print(count.parse()?, stream),
@@ -88,7 +88,7 @@ fn run(words: &[&str]) -> Outcome {
 }
 
 /// Set by SIGTERM and SIGINT. As pid 1 a program without a handler would not be ended by them.
-fn ended() -> Result<Arc<AtomicBool>, std::io::Error> {
+fn watch_termination() -> Result<Arc<AtomicBool>, std::io::Error> {
     let flag = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGTERM, Arc::clone(&flag))?;
     signal_hook::flag::register(SIGINT, Arc::clone(&flag))?;
@@ -107,7 +107,7 @@ fn print(count: u64, stream: &str) -> Outcome {
 }
 
 fn sleep(seconds: u64) -> Outcome {
-    let flag = ended()?;
+    let flag = watch_termination()?;
     for _ in 0..seconds.saturating_mul(50) {
         if flag.load(Ordering::Relaxed) {
             return Ok(0);
@@ -119,7 +119,7 @@ fn sleep(seconds: u64) -> Outcome {
 
 /// A numbered line each 100 ms: a gap in a log shows.
 fn count(code: u8, times: u64) -> Outcome {
-    let flag = ended()?;
+    let flag = watch_termination()?;
     for number in 1..=times {
         println!("count {number}");
         std::io::stdout().flush()?;

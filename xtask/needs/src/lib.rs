@@ -130,7 +130,7 @@ fn of_tier(tier: &str) -> &'static [Use] {
         "static" => &[Use::Build, Use::Protobuf],
         "unit" => &[Use::Build, Use::Protobuf, Use::History],
         "demo" | "churn" => &[Use::Build, Use::Pods],
-        "older" => &[Use::Build, Use::Pods, Use::History],
+        "monitor-compat" => &[Use::Build, Use::Pods, Use::History],
         "fuzz" => &[Use::Build, Use::Pods, Use::Fuzz],
         "kernel" | "failpoints" | "faults" => &[Use::Build, Use::Pods, Use::Packages, Use::Cgo],
         "clean-room" => &[Use::Build, Use::CleanRoom],

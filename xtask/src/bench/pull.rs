@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use gantry_tests::peers::Programs;
 use gantry_tests::place;
-use gantry_tests::pulls::{self, Line, Packing, Pull, Row, SHAPES, Shape, Step, Table, Wanted};
+use gantry_tests::pulls::{
+    self, ImageShape, LinkLimits, Packing, Pull, PullBenchOptions, PullSeries, ReplayStep, SHAPES, Table,
+};
 
 use super::picture::{self, Group};
 use crate::cell::Cell;
@@ -78,7 +80,7 @@ pub(crate) fn inside(asked: &Asked) -> Result<()> {
     let wanted = asked.wanted()?;
     super::show_machine();
     if asked.replay {
-        let steps = pulls::replay(&Wanted { line: Some(Line::USUAL), ..wanted })?;
+        let steps = pulls::replay(&PullBenchOptions { line: Some(LinkLimits::USUAL), ..wanted })?;
         show_steps(&steps);
         asked.draw(FROM_AFAR, &groups_of(&steps))?;
         return asked.keep(&steps);
@@ -93,17 +95,17 @@ pub(crate) fn inside(asked: &Asked) -> Result<()> {
 }
 
 fn groups(tables: &[Table]) -> Vec<Group> {
-    let row = |row: &Row| (row.side.clone(), middle(row, |pull| pull.usable));
+    let row = |row: &PullSeries| (row.side.clone(), middle(row, |pull| pull.usable));
     tables.iter().map(|table| (table.image.name.clone(), table.rows.iter().map(row).collect())).collect()
 }
 
-fn groups_of(steps: &[Step]) -> Vec<Group> {
+fn groups_of(steps: &[ReplayStep]) -> Vec<Group> {
     let rows =
-        |step: &Step| step.rows.iter().map(|(side, all)| (side.clone(), median(all.clone()))).collect();
+        |step: &ReplayStep| step.rows.iter().map(|(side, all)| (side.clone(), median(all.clone()))).collect();
     steps.iter().map(|step| (step.name.to_owned(), rows(step))).collect()
 }
 
-fn place_of(wanted: &Wanted) -> String {
+fn place_of(wanted: &PullBenchOptions) -> String {
     let line =
         if wanted.line.is_some() { "200 Mbit/s a connection, 1 Gbit/s in all, 20 ms" } else { "loopback" };
     format!("{line}; page cache {}", if wanted.cold { "cold" } else { "warm" })
@@ -120,22 +122,23 @@ impl Asked {
         std::fs::write(file, serde_json::to_vec_pretty(numbers)?).with_context(|| file.display().to_string())
     }
 
-    fn wanted(&self) -> Result<Wanted> {
+    fn wanted(&self) -> Result<PullBenchOptions> {
         let shape = |name: &String| {
             let known: Vec<&str> = SHAPES.iter().map(|shape| shape.name).collect();
-            Shape::named(name).with_context(|| format!("no image {name}: there are {}", known.join(", ")))
+            ImageShape::find_shape(name)
+                .with_context(|| format!("no image {name}: there are {}", known.join(", ")))
         };
         let packing = |name: &String| match name.as_str() {
             "gzip" => Ok(Packing::Gzip),
             "zstd" => Ok(Packing::Zstd),
             other => bail!("no packing {other}: there are gzip and zstd"),
         };
-        Ok(Wanted {
+        Ok(PullBenchOptions {
             shapes: self.image.iter().map(shape).collect::<Result<_>>()?,
             packings: self.packing.iter().map(packing).collect::<Result<_>>()?,
             rounds: self.rounds.max(1),
             cold: self.cold,
-            line: self.shaped.then_some(Line::USUAL),
+            line: self.shaped.then_some(LinkLimits::USUAL),
             disable: self.disable.clone(),
             alone: self.alone,
             cache: sh::cache_dir().join("pull"),
@@ -166,7 +169,7 @@ impl Asked {
     }
 }
 
-fn show(table: &Table, wanted: &Wanted) {
+fn show(table: &Table, wanted: &PullBenchOptions) {
     let image = &table.image;
     println!(
         "\n{}: {} layers, {:.1} MB compressed, {:.1} MB unpacked, {} files; {}; {} rounds, in turns; medians",
@@ -204,7 +207,7 @@ fn show(table: &Table, wanted: &Wanted) {
     }
 }
 
-fn show_steps(steps: &[Step]) {
+fn show_steps(steps: &[ReplayStep]) {
     println!("\n{FROM_AFAR}");
     let sides = steps.first().map(|step| step.rows.as_slice()).unwrap_or_default();
     let names: String = sides.iter().map(|(side, _)| format!("{side:>20}")).collect();
@@ -216,7 +219,7 @@ fn show_steps(steps: &[Step]) {
 }
 
 /// The median; of an even number the lower one of the two in the middle.
-fn middle(row: &Row, of: impl Fn(&Pull) -> f64) -> f64 {
+fn middle(row: &PullSeries, of: impl Fn(&Pull) -> f64) -> f64 {
     median(row.pulls.iter().map(of).collect())
 }
 

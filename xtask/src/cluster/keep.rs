@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use gantry_tests::cluster::network::{self, Outside};
-use gantry_tests::cluster::{Cluster, Join, Options, place};
+use gantry_tests::cluster::{Cluster, Join, Options, isolation};
 use gantry_tests::leakcheck;
 use gantry_tests::proc;
 
@@ -63,7 +63,7 @@ fn kept_until_down(kept: &Kept) -> Result<()> {
         .context("let a descriptor be inherited")?;
     let cell = Cell::new()?;
     let mut command = checked(&cell)?;
-    command.args(place::INIT).arg(std::env::current_exe().context("find this program")?);
+    command.args(isolation::INIT).arg(std::env::current_exe().context("find this program")?);
     command.arg("cluster-inside").args(kept.words());
     command.args(["--number", &number.to_string(), "--outer", &inherited.as_raw_fd().to_string()]);
     let mut child = command.spawn().with_context(|| format!("start {}", sh::show(&command)))?;

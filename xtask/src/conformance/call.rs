@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result};
 use clap::Args;
 use gantry_tests::cluster::network::Outside;
-use gantry_tests::cluster::{Cluster, Ground, Join, Options, kubelet, programs, runtime};
+use gantry_tests::cluster::{Cluster, Join, NodeBase, Options, kubelet, programs, runtime};
 use gantry_tests::place::bin_dir;
 use serde_json::json;
 
@@ -63,7 +63,7 @@ pub(crate) fn inside(called: &Called) -> Result<()> {
 
 fn node(called: &Called, folder: &Path) -> Result<()> {
     // The suite's own API server is reached on loopback, and takes the port that a cluster's has.
-    let ground = Ground::make(folder, called.runtime.into(), 0, &Outside::Closed)?;
+    let ground = NodeBase::make(folder, called.runtime.into(), 0, &Outside::Closed)?;
     let ran = node_specs(called, folder);
     let ended = ground.end();
     ran.and(ended)

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tower::{Service, ServiceExt};
 
 use super::store::{Change, No, Target};
-use super::{Asked, FakeApiServer, Shared, Wrong};
+use super::{FakeApiServer, RecordedRequest, Shared, Wrong};
 
 const MOST: usize = 16 << 20;
 
@@ -36,7 +36,7 @@ impl InProcess {
     }
 }
 
-type Answer = Pin<Box<dyn Future<Output = Result<Response, std::io::Error>> + Send>>;
+type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response, std::io::Error>> + Send>>;
 
 impl<B> Service<Request<B>> for InProcess
 where
@@ -45,7 +45,7 @@ where
 {
     type Response = Response;
     type Error = std::io::Error;
-    type Future = Answer;
+    type Future = ResponseFuture;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         Poll::Ready(Ok(()))
@@ -76,7 +76,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Body>) -> Response {
     let body: Value = serde_json::from_slice(&bytes).unwrap_or_default();
     let path = parts.uri.path().to_owned();
     let query = parts.uri.query().unwrap_or_default().to_owned();
-    let asked = Asked {
+    let asked = RecordedRequest {
         method: parts.method.to_string(),
         path: path.clone(),
         query: query.clone(),
@@ -85,7 +85,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Body>) -> Response {
     let wrong = {
         let mut inner = shared.lock();
         inner.asked.push(asked);
-        let fits = |fault: &&mut super::Fault| {
+        let fits = |fault: &&mut super::InjectedFault| {
             fault.times > 0
                 && path.contains(&fault.path)
                 && (fault.method.is_empty() || parts.method.as_str() == fault.method)

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use crate::strategic::{self, apply};
+use crate::strategic_merge::{self, apply};
 
 /// Where an object is, or which ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,8 +89,10 @@ impl Store {
     }
 
     pub(super) fn list(&self, of: &Target, selector: &str) -> Vec<Value> {
-        let all =
-            self.objects.values().filter(|(target, object)| of.holds(target) && selected(object, selector));
+        let all = self
+            .objects
+            .values()
+            .filter(|(target, object)| of.holds(target) && matches_selector(object, selector));
         all.map(|(_, object)| object.clone()).collect()
     }
 
@@ -101,7 +103,7 @@ impl Store {
         }
         let news = self.changes.iter().filter(|change| change.version > version);
         let wanted = |change: &&Change| match &change.target {
-            Some(target) => of.holds(target) && selected(&change.object, selector),
+            Some(target) => of.holds(target) && matches_selector(&change.object, selector),
             None => true,
         };
         Some(news.filter(wanted).cloned().collect())
@@ -216,8 +218,8 @@ impl Store {
             return Err(No(409, "Conflict", text.to_owned()));
         }
         let lists = match target.plural.as_str() {
-            "pods" => strategic::POD,
-            "nodes" => strategic::NODE,
+            "pods" => strategic_merge::POD,
+            "nodes" => strategic_merge::NODE,
             // Of an Event nothing is merged.
             _ => &[],
         };
@@ -259,7 +261,8 @@ impl Store {
 
     /// A collection, or what of it is selected: at once.
     pub(super) fn delete_all(&mut self, of: &Target, selector: &str) -> Value {
-        let wanted = |(target, object): &&(Target, Value)| of.holds(target) && selected(object, selector);
+        let wanted =
+            |(target, object): &&(Target, Value)| of.holds(target) && matches_selector(object, selector);
         let targets: Vec<Target> =
             self.objects.values().filter(wanted).map(|(target, _)| target.clone()).collect();
         for target in targets {
@@ -277,7 +280,7 @@ fn meta(object: &mut Value) -> Option<&mut Map<String, Value>> {
 }
 
 /// `a.b=c,d!=e`.
-fn selected(object: &Value, selector: &str) -> bool {
+fn matches_selector(object: &Value, selector: &str) -> bool {
     selector.split(',').filter(|term| !term.is_empty()).all(|term| {
         let (path, wanted, equal) = match term.split_once("!=") {
             Some((path, wanted)) => (path, wanted, false),

@@ -166,10 +166,10 @@ fn rotating(settings: &Settings, notices: mpsc::Sender<Notice>) -> Result<Identi
         metrics: settings.metrics.clone(),
     };
     let shown = current.clone();
-    settings.metrics.certificate_manager_client_expiration.of(move || rotation::left(&shown));
+    settings.metrics.certificate_manager_client_expiration.of(move || rotation::remaining_seconds(&shown));
     tokio::spawn(rotation.run());
-    let over = watched(current.clone(), healthy);
-    renewed(clients.clone(), current.clone());
+    let over = watch_for_loss(current.clone(), healthy);
+    renew_clients_on_change(clients.clone(), current.clone());
     Ok(Identity { clients, current, over })
 }
 
@@ -191,7 +191,7 @@ fn asker(asking: Access, access: Access, current: Current, metrics: Arc<Metrics>
 }
 
 /// Ends the process's hope once nothing here can help any more.
-fn watched(current: Current, healthy: watch::Receiver<bool>) -> watch::Receiver<Option<String>> {
+fn watch_for_loss(current: Current, healthy: watch::Receiver<bool>) -> watch::Receiver<Option<String>> {
     let (out, over) = watch::channel(None);
     let clock = SystemClock::new();
     tokio::spawn(async move {
@@ -207,7 +207,7 @@ fn watched(current: Current, healthy: watch::Receiver<bool>) -> watch::Receiver<
 }
 
 /// New requests show the new certificate; watches stay where they are.
-fn renewed(clients: Clients, mut current: Current) {
+fn renew_clients_on_change(clients: Clients, mut current: Current) {
     tokio::spawn(async move {
         while current.changed().await.is_ok() {
             tracing::info!("the client certificate has changed: new requests use new connections");
@@ -223,7 +223,7 @@ async fn standing(settings: Settings) -> Result<Identity, Error> {
     }
     let access = kubeconfig::read(&settings.kubeconfig).map_err(Error::Kubeconfig)?;
     let current = match access.user.certificate.clone() {
-        Some(Certificate::Files { certificate, key }) => followed(certificate, key)?,
+        Some(Certificate::Files { certificate, key }) => follow_files(certificate, key)?,
         Some(Certificate::Data { certificate, key }) => {
             watch::channel(Some(Arc::new(Pair::parse(&certificate, &key)?))).1
         }
@@ -231,7 +231,7 @@ async fn standing(settings: Settings) -> Result<Identity, Error> {
     };
     let access = Access { user: User { certificate: None, ..access.user }, ..access };
     let clients = Clients::new(&access, &current, settings.limits, false, &settings.metrics)?;
-    renewed(clients.clone(), current.clone());
+    renew_clients_on_change(clients.clone(), current.clone());
     // Nobody here gets another: it is replaced from outside, or by a restart.
     let (kept, over) = watch::channel(None);
     tokio::spawn(async move { kept.closed().await });
@@ -239,7 +239,7 @@ async fn standing(settings: Settings) -> Result<Identity, Error> {
 }
 
 /// A pair of files, as they are; a change that is no pair leaves the last one.
-pub(super) fn followed(certificate: PathBuf, key: PathBuf) -> Result<Current, store::Error> {
+pub(super) fn follow_files(certificate: PathBuf, key: PathBuf) -> Result<Current, store::Error> {
     let first = store::load(&certificate, &key)?;
     let (out, current) = watch::channel(Some(Arc::new(first)));
     tokio::spawn(async move {
@@ -307,7 +307,7 @@ async fn ask_until_there(
     template: &Template,
     key: &rcgen::KeyPair,
     name: String,
-) -> Result<csr::Asked, csr::Error> {
+) -> Result<csr::PendingCsr, csr::Error> {
     let end = tokio::time::Instant::now() + Duration::from_secs(60);
     loop {
         match csr::ask(client.clone(), template, key, Signer::Client, Some(name.clone())).await {

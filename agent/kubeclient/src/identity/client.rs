@@ -29,7 +29,7 @@ use rustls::pki_types::ServerName;
 use tokio::time::Instant;
 use tower::{BoxError, Service};
 
-use self::body::Counted;
+use self::body::StreamBody;
 pub use self::pace::Pace;
 use super::kubeconfig::{Access, Authorization};
 use super::{Current, Shown};
@@ -186,14 +186,14 @@ impl Lines {
     }
 
     /// A line with room, and one seat on it.
-    fn take(&self) -> Result<(Line, body::Seat), Error> {
+    fn take(&self) -> Result<(Line, body::StreamPermit), Error> {
         let mut open = self.lock();
         if let Some((line, busy)) = open.iter().find(|(_, busy)| busy.load(Ordering::Relaxed) < STREAMS) {
-            return Ok((line.clone(), body::Seat::new(busy.clone())));
+            return Ok((line.clone(), body::StreamPermit::new(busy.clone())));
         }
         let (line, busy) = (self.connect()?, Arc::default());
         open.push((line.clone(), Arc::clone(&busy)));
-        Ok((line, body::Seat::new(busy)))
+        Ok((line, body::StreamPermit::new(busy)))
     }
 }
 
@@ -201,13 +201,13 @@ impl Lines {
 #[derive(Debug, Clone)]
 struct Way {
     lines: Lines,
-    pace: Option<Arc<pace::Gate>>,
+    pace: Option<Arc<pace::RateLimiter>>,
     within: Option<Duration>,
 }
 
 impl Way {
     fn new(lines: Lines, pace: Option<Pace>, within: Option<Duration>) -> Self {
-        Self { lines, pace: pace.and_then(pace::Gate::new).map(Arc::new), within }
+        Self { lines, pace: pace.and_then(pace::RateLimiter::new).map(Arc::new), within }
     }
 
     fn dress(&self, request: &mut Request<Body>) -> Result<(), BoxError> {
@@ -230,7 +230,7 @@ impl Way {
 }
 
 /// A request under way, to be counted: one that is given up, or has no answer, as an error.
-struct Asked {
+struct InFlightRequest {
     metrics: Arc<Metrics>,
     host: String,
     method: String,
@@ -240,7 +240,7 @@ struct Asked {
     code: Option<String>,
 }
 
-impl Asked {
+impl InFlightRequest {
     fn new(lines: &Lines, request: &Request<Body>) -> Self {
         let mut query = request.uri().query().unwrap_or_default().split('&');
         Self {
@@ -253,12 +253,12 @@ impl Asked {
         }
     }
 
-    fn answered(mut self, status: StatusCode) {
+    fn record_answer(mut self, status: StatusCode) {
         self.code = Some(status.as_u16().to_string());
     }
 }
 
-impl Drop for Asked {
+impl Drop for InFlightRequest {
     fn drop(&mut self) {
         let code = self.code.as_deref().unwrap_or("<error>");
         self.metrics.rest_client_requests.inc([code, &self.method, &self.host]);
@@ -278,7 +278,7 @@ fn place(server: &Uri, path: &Uri) -> Result<Uri, http::Error> {
 }
 
 impl Service<Request<Body>> for Way {
-    type Response = Response<Counted<Incoming>>;
+    type Response = Response<StreamBody<Incoming>>;
     type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 
@@ -293,7 +293,7 @@ impl Service<Request<Body>> for Way {
                 // Nobody looks after it any more: what comes of it is told by the answer.
                 let _ = way.lines.current.clone().wait_for(Option::is_some).await;
             }
-            let asked = Asked::new(&way.lines, &request);
+            let asked = InFlightRequest::new(&way.lines, &request);
             if let Some(gate) = &way.pace {
                 gate.pass().await;
             }
@@ -304,8 +304,8 @@ impl Service<Request<Body>> for Way {
                 Some(within) => tokio::time::timeout(within, answer).await??,
                 None => answer.await?,
             };
-            asked.answered(answer.status());
-            Ok(answer.map(|body| Counted::new(body, seat)))
+            asked.record_answer(answer.status());
+            Ok(answer.map(|body| StreamBody::new(body, seat)))
         })
     }
 }

@@ -129,7 +129,7 @@ pub fn digested_name(template: &Template, key: &KeyPair, signer: Signer) -> Stri
 
 /// A request under way.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct PendingCsr {
     name: String,
     uid: Option<String>,
 }
@@ -144,7 +144,7 @@ pub async fn ask(
     key: &KeyPair,
     signer: Signer,
     name: Option<String>,
-) -> Result<Asked, Error> {
+) -> Result<PendingCsr, Error> {
     let api: Api<CertificateSigningRequest> = Api::all(client);
     let object = CertificateSigningRequest {
         metadata: ObjectMeta {
@@ -161,14 +161,16 @@ pub async fn ask(
         status: None,
     };
     match (api.create(&PostParams::default(), &object).await, name) {
-        (Ok(made), _) => Ok(Asked { name: made.metadata.name.unwrap_or_default(), uid: made.metadata.uid }),
+        (Ok(made), _) => {
+            Ok(PendingCsr { name: made.metadata.name.unwrap_or_default(), uid: made.metadata.uid })
+        }
         (Err(kube::Error::Api(status)), Some(name)) if status.is_already_exists() => {
             let found =
                 api.get(&name).await.map_err(|e| Error::Get { name: name.clone(), source: Box::new(e) })?;
             if !is_of(&found.spec.request.0, key) {
                 return Err(Error::Foreign(name));
             }
-            Ok(Asked { name, uid: found.metadata.uid })
+            Ok(PendingCsr { name, uid: found.metadata.uid })
         }
         (Err(error), _) => Err(Error::Create(Box::new(error))),
     }
@@ -184,16 +186,16 @@ fn is_of(pem: &[u8], key: &KeyPair) -> bool {
 
 /// What one look at a request tells.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum CsrStatus {
     Pending,
     Issued(Vec<u8>),
 }
 
-fn judge(asked: &Asked, found: &CertificateSigningRequest) -> Result<Verdict, Error> {
+fn judge(asked: &PendingCsr, found: &CertificateSigningRequest) -> Result<CsrStatus, Error> {
     if found.metadata.uid != asked.uid {
         return Err(Error::Replaced(asked.name.clone()));
     }
-    let Some(status) = &found.status else { return Ok(Verdict::Pending) };
+    let Some(status) = &found.status else { return Ok(CsrStatus::Pending) };
     let mut approved = false;
     for condition in status.conditions.iter().flatten() {
         let told = || {
@@ -212,9 +214,9 @@ fn judge(asked: &Asked, found: &CertificateSigningRequest) -> Result<Verdict, Er
     }
     match &status.certificate {
         Some(certificate) if approved && !certificate.0.is_empty() => {
-            Ok(Verdict::Issued(certificate.0.clone()))
+            Ok(CsrStatus::Issued(certificate.0.clone()))
         }
-        _ => Ok(Verdict::Pending),
+        _ => Ok(CsrStatus::Pending),
     }
 }
 
@@ -222,7 +224,7 @@ fn judge(asked: &Asked, found: &CertificateSigningRequest) -> Result<Verdict, Er
 ///
 /// # Errors
 /// When it is refused or gone, or takes longer than `within`.
-pub async fn wait(client: kube::Client, asked: &Asked, within: Duration) -> Result<Vec<u8>, Error> {
+pub async fn wait(client: kube::Client, asked: &PendingCsr, within: Duration) -> Result<Vec<u8>, Error> {
     let signed = async {
         loop {
             match look(client.clone(), asked).await {
@@ -240,12 +242,12 @@ pub async fn wait(client: kube::Client, asked: &Asked, within: Duration) -> Resu
     tokio::time::timeout(within, signed).await.unwrap_or_else(|_| Err(Error::Late(asked.name.clone())))
 }
 
-async fn look(client: kube::Client, asked: &Asked) -> Result<Option<Vec<u8>>, Error> {
+async fn look(client: kube::Client, asked: &PendingCsr) -> Result<Option<Vec<u8>>, Error> {
     let api: Api<CertificateSigningRequest> = Api::all(client);
     let wrap = |source| Error::Get { name: asked.name.clone(), source: Box::new(source) };
     let found = api.get_opt(&asked.name).await.map_err(wrap)?;
     let found = found.ok_or_else(|| Error::Deleted(asked.name.clone()))?;
-    if let Verdict::Issued(certificate) = judge(asked, &found)? {
+    if let CsrStatus::Issued(certificate) = judge(asked, &found)? {
         return Ok(Some(certificate));
     }
     let params = WatchParams::default().fields(&format!("metadata.name={}", asked.name)).timeout(290);
@@ -255,7 +257,7 @@ async fn look(client: kube::Client, asked: &Asked) -> Result<Option<Vec<u8>>, Er
     while let Some(event) = events.next().await {
         match event.map_err(wrap)? {
             WatchEvent::Added(found) | WatchEvent::Modified(found) => {
-                if let Verdict::Issued(certificate) = judge(asked, &found)? {
+                if let CsrStatus::Issued(certificate) = judge(asked, &found)? {
                     return Ok(Some(certificate));
                 }
             }

@@ -150,7 +150,7 @@ pub fn parse(text: &str, path: &Path) -> Result<Access, Error> {
     access(file, folder).map_err(|problem| Error::Content { path: path.to_owned(), problem })
 }
 
-fn named(list: Vec<Named>, what: &str, name: &str) -> Result<Named, String> {
+fn find_named(list: Vec<Named>, what: &str, name: &str) -> Result<Named, String> {
     list.into_iter().find(|entry| entry.name == name).ok_or_else(|| format!("{what} {name:?} does not exist"))
 }
 
@@ -158,12 +158,12 @@ fn access(file: File, folder: &Path) -> Result<Access, String> {
     if file.current_context.is_empty() {
         return Err("no current-context is set".to_owned());
     }
-    let context = named(file.contexts, "context", &file.current_context)?.context.unwrap_or_default();
+    let context = find_named(file.contexts, "context", &file.current_context)?.context.unwrap_or_default();
     let name = |key: &str| context.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let cluster = named(file.clusters, "cluster", &name("cluster"))?.cluster.unwrap_or_default();
+    let cluster = find_named(file.clusters, "cluster", &name("cluster"))?.cluster.unwrap_or_default();
     let user = match name("user") {
         user if user.is_empty() => Value::Null,
-        user => named(file.users, "user", &user)?.user.unwrap_or_default(),
+        user => find_named(file.users, "user", &user)?.user.unwrap_or_default(),
     };
     let text =
         |value: &Value, key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();

@@ -91,14 +91,14 @@ pub fn satisfies(leaf: &Leaf, template: &Template) -> bool {
 }
 
 /// One that nobody changes any more stays as it is.
-async fn changed(template: &mut watch::Receiver<Option<Template>>) {
+async fn wait_for_change(template: &mut watch::Receiver<Option<Template>>) {
     if template.changed().await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
 /// Whole seconds of its life, negative once it is over; without a certificate there is no end.
-pub(super) fn left(current: &Current) -> f64 {
+pub(super) fn remaining_seconds(current: &Current) -> f64 {
     let end = current.borrow().as_ref().map(|pair| pair.leaf().not_after);
     end.map_or(f64::INFINITY, |end| end.duration_since(Timestamp::now()).as_secs_f64().trunc())
 }
@@ -119,7 +119,7 @@ impl Rotation {
                 tokio::select! {
                     // Both only wait.
                     () = self.current.closed() => return,
-                    () = changed(&mut self.template) => {}
+                    () = wait_for_change(&mut self.template) => {}
                 }
                 continue;
             };
@@ -163,7 +163,7 @@ impl Rotation {
             tokio::select! {
                 // All three only wait.
                 () = self.current.closed() => return false,
-                () = changed(&mut self.template) => return true,
+                () = wait_for_change(&mut self.template) => return true,
                 () = tokio::time::sleep(left.min(LOOK)) => {}
             }
         }
@@ -190,7 +190,7 @@ impl Rotation {
             let jitter = pause.mul_f64(random::fraction() * 0.1);
             tokio::select! {
                 () = self.current.closed() => return false,
-                () = changed(&mut self.template) => return true,
+                () = wait_for_change(&mut self.template) => return true,
                 () = tokio::time::sleep(pause + jitter) => {}
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -273,7 +273,7 @@ fn grace(leaf: &Leaf) -> SignedDuration {
 }
 
 /// Upstream's reading of an answer: who refuses is alive.
-fn is_healthy(asked: &Result<csr::Asked, csr::Error>) -> bool {
+fn is_healthy(asked: &Result<csr::PendingCsr, csr::Error>) -> bool {
     match asked {
         Ok(_) => true,
         Err(csr::Error::Create(source) | csr::Error::Get { source, .. }) => {

@@ -20,7 +20,7 @@ use super::store::{self, Store};
 use super::{Current, Names, Notice, Shown, bootstrap};
 
 /// Where the certificate comes from.
-pub enum Source {
+pub enum ServingCertSource {
     /// `tlsCertFile` and `tlsPrivateKeyFile`; they may change.
     Files {
         /// With those of the authorities between, if any.
@@ -50,7 +50,7 @@ pub enum Source {
     },
 }
 
-impl std::fmt::Debug for Source {
+impl std::fmt::Debug for ServingCertSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Files { .. } => "Files",
@@ -83,25 +83,25 @@ impl Serving {
     ///
     /// # Errors
     /// When files are missing or broken.
-    pub fn start(cert_dir: &Path, source: Source) -> Result<Self, Error> {
+    pub fn start(cert_dir: &Path, source: ServingCertSource) -> Result<Self, Error> {
         let current = match source {
-            Source::Files { certificate, key } => bootstrap::followed(certificate, key)?,
-            Source::SelfSigned { host } => {
+            ServingCertSource::Files { certificate, key } => bootstrap::follow_files(certificate, key)?,
+            ServingCertSource::SelfSigned { host } => {
                 let (certificate, key) = (cert_dir.join("kubelet.crt"), cert_dir.join("kubelet.key"));
                 if !(certificate.exists() && key.exists()) {
-                    let made = self_signed(&host, Timestamp::now())?;
+                    let made = generate_self_signed(&host, Timestamp::now())?;
                     store::replace(&certificate, made.certificates.as_bytes(), 0o644)?;
                     store::replace(&key, made.key.as_bytes(), 0o600)?;
                 }
-                bootstrap::followed(certificate, key)?
+                bootstrap::follow_files(certificate, key)?
             }
-            Source::Requested { node, names, client, given, notices, metrics } => {
+            ServingCertSource::Requested { node, names, client, given, notices, metrics } => {
                 let store = Store::open("kubelet-server", cert_dir, given)?;
                 let first = store.current()?.filter(|pair| !pair.is_expired(Timestamp::now()));
                 let (out, current) = watch::channel(first.map(Arc::new));
                 let ask: Ask = Box::new(move |_| Ok(client.clone()));
                 let shown = current.clone();
-                metrics.certificate_manager_server_expiration.of(move || rotation::left(&shown));
+                metrics.certificate_manager_server_expiration.of(move || rotation::remaining_seconds(&shown));
                 let rotation = Rotation {
                     store,
                     signer: Signer::Serving,
@@ -158,13 +158,13 @@ fn templates(node: String, mut names: watch::Receiver<Option<Names>>) -> watch::
 }
 
 /// PEM texts.
-struct Made {
+struct GeneratedPair {
     certificates: String,
     key: String,
 }
 
 /// A certificate for a year, and the authority that signed it.
-fn self_signed(host: &str, now: Timestamp) -> Result<Made, Error> {
+fn generate_self_signed(host: &str, now: Timestamp) -> Result<GeneratedPair, Error> {
     let (start, end) = (now - SignedDuration::from_hours(1), now + SignedDuration::from_hours(24 * 365));
     let time = |time: Timestamp| {
         let date = time.to_zoned(jiff::tz::TimeZone::UTC);
@@ -195,7 +195,7 @@ fn self_signed(host: &str, now: Timestamp) -> Result<Made, Error> {
     });
     let key = csr::new_key()?;
     let leaf = leaf.signed_by(&key, &authority).map_err(Error::Make)?;
-    Ok(Made { certificates: format!("{}{}", leaf.pem(), authority.pem()), key: key.serialize_pem() })
+    Ok(GeneratedPair { certificates: format!("{}{}", leaf.pem(), authority.pem()), key: key.serialize_pem() })
 }
 
 #[cfg(test)]

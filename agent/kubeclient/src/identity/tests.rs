@@ -35,7 +35,7 @@ use super::*;
 
 /// One request as the server saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Seen {
+struct RecordedRequest {
     connection: usize,
     /// Of the client certificate; nothing without one.
     user: String,
@@ -46,7 +46,7 @@ struct Seen {
 struct Api {
     address: SocketAddr,
     authority: CertifiedIssuer<'static, KeyPair>,
-    seen: Mutex<Vec<Seen>>,
+    seen: Mutex<Vec<RecordedRequest>>,
     /// Requests for certificates, as the API has them.
     requests: Mutex<Vec<Value>>,
     /// How long what is signed is good for.
@@ -139,7 +139,7 @@ impl Api {
     ) -> Response<Body> {
         let path = request.uri().path_and_query().unwrap().to_string();
         let token = request.headers().get("authorization").map(|value| value.to_str().unwrap().to_owned());
-        let seen = Seen { connection, user, token: token.unwrap_or_default(), path: path.clone() };
+        let seen = RecordedRequest { connection, user, token: token.unwrap_or_default(), path: path.clone() };
         self.seen.lock().unwrap().push(seen);
         let (method, body) = (request.method().clone(), Body::new(request.into_body()));
         let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
@@ -215,7 +215,7 @@ impl Api {
         .to_string()
     }
 
-    fn seen(&self, path: &str) -> Vec<Seen> {
+    fn seen(&self, path: &str) -> Vec<RecordedRequest> {
         self.seen.lock().unwrap().iter().filter(|seen| seen.path.contains(path)).cloned().collect()
     }
 
@@ -460,7 +460,7 @@ async fn a_serving_certificate_is_asked_for_with_the_nodes_names_and_again_when_
     let client = client::single(&access, &watch::channel(None).1, &Arc::default()).unwrap();
     let (names_in, names) = watch::channel(None);
     let metrics = Arc::new(Metrics::default());
-    let source = serving::Source::Requested {
+    let source = serving::ServingCertSource::Requested {
         node: "node-1".to_owned(),
         names,
         client,

@@ -195,11 +195,11 @@ pub fn huge_page_resource(size: i64) -> String {
 /// A pod gets the huge pages that it asks for, of each size that the machine has. Pages that are only
 /// reserved count as used where the kernel can tell them.
 #[must_use]
-pub fn huge_pages(pod: &Pod, sizes: &[i64], unified: bool) -> Vec<Held> {
+pub fn huge_pages(pod: &Pod, sizes: &[i64], unified: bool) -> Vec<CgroupFile> {
     let asked = requests(pod);
     let files: [&str; 2] =
         if unified { ["max", "rsvd.max"] } else { ["limit_in_bytes", "rsvd.limit_in_bytes"] };
-    let held = |(size, file): (&i64, &str)| Held {
+    let held = |(size, file): (&i64, &str)| CgroupFile {
         controller: "hugetlb",
         file: format!("hugetlb.{}.{file}", page(*size)),
         value: asked.get(&huge_page_resource(*size)).copied().unwrap_or(0).to_string(),
@@ -208,9 +208,11 @@ pub fn huge_pages(pod: &Pod, sizes: &[i64], unified: bool) -> Vec<Held> {
 }
 
 impl Together {
-    fn common(&self, cpu: Setting, memory_file: &str, huge_file: &str) -> Vec<Held> {
-        let required = |(controller, file, value): Setting| Held { controller, file: file.to_owned(), value };
-        let held = |controller, file: String, value: i64| Held { controller, file, value: value.to_string() };
+    fn common(&self, cpu: Setting, memory_file: &str, huge_file: &str) -> Vec<CgroupFile> {
+        let required =
+            |(controller, file, value): Setting| CgroupFile { controller, file: file.to_owned(), value };
+        let held =
+            |controller, file: String, value: i64| CgroupFile { controller, file, value: value.to_string() };
         let memory = self.memory.map(|bytes| held("memory", memory_file.to_owned(), bytes));
         let pids = self.pids.map(|pids| held("pids", "pids.max".to_owned(), pids));
         let huge = self
@@ -222,14 +224,14 @@ impl Together {
 
     /// The files of v1.
     #[must_use]
-    pub fn v1(&self) -> Vec<Held> {
+    pub fn v1(&self) -> Vec<CgroupFile> {
         let cpu = ("cpu", "cpu.shares", shares(self.cpu).to_string());
         self.common(cpu, "memory.limit_in_bytes", "limit_in_bytes")
     }
 
     /// The files of v2.
     #[must_use]
-    pub fn v2(&self) -> Vec<Held> {
+    pub fn v2(&self) -> Vec<CgroupFile> {
         let cpu = ("cpu", "cpu.weight", weight(shares(self.cpu)).to_string());
         self.common(cpu, "memory.max", "max")
     }
@@ -237,7 +239,7 @@ impl Together {
 
 /// One file of the cgroup that holds all pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
+pub struct CgroupFile {
     /// Whose file it is.
     pub controller: &'static str,
     /// Its name.
@@ -246,7 +248,7 @@ pub struct Held {
     pub value: String,
 }
 
-impl Held {
+impl CgroupFile {
     /// As upstream: a kernel without these holds nobody to them.
     #[must_use]
     pub fn is_optional(&self) -> bool {
@@ -311,7 +313,7 @@ mod tests {
     fn all_pods_are_held_by_the_files_of_either_version() {
         let huge_pages = BTreeMap::from([(2048, 4 << 20), (1 << 20, 1 << 30), (64, 0)]);
         let all = Together { cpu: 1500, memory: Some(7), pids: Some(9), huge_pages };
-        let text = |list: Vec<Held>| -> Vec<String> {
+        let text = |list: Vec<CgroupFile>| -> Vec<String> {
             list.into_iter().map(|held| format!("{}={}", held.file, held.value)).collect()
         };
         assert_eq!(

@@ -29,7 +29,7 @@ impl Driver {
 
     /// By its name.
     #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         [Self::Cgroupfs, Self::Systemd].into_iter().find(|driver| driver.name() == name)
     }
 }
@@ -102,9 +102,9 @@ mod tests {
         for driver in [Driver::Cgroupfs, Driver::Systemd] {
             let [first, rest @ ..] = steps;
             assert_eq!(below(&path(driver, "/", &[first]), &rest), path(driver, "/", &steps));
-            assert_eq!(Driver::named(driver.name()), Some(driver));
+            assert_eq!(Driver::from_name(driver.name()), Some(driver));
         }
-        assert_eq!(Driver::named("other"), None);
+        assert_eq!(Driver::from_name("other"), None);
     }
 
     #[test]

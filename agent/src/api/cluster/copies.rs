@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use gantry_kube_client::reflect::{self, Object, Query};
+use gantry_kube_client::reflector::{self, Object, Query};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use super::super::references::Kind;
-use super::{LAG, RETRY, Shared};
+use super::{ClusterState, LAG, RETRY};
 
 /// What is known of one object.
 ///
@@ -20,7 +20,7 @@ use super::{LAG, RETRY, Shared};
 ///    └────refused──▶ Failed ──listed──▶ Is
 /// ```
 #[derive(Debug)]
-pub(super) enum Known<T> {
+pub(super) enum CopyState<T> {
     Asking,
     Is(Option<Arc<T>>),
     Failed(Arc<str>),
@@ -28,7 +28,7 @@ pub(super) enum Known<T> {
 
 /// A copy that changes with its object.
 pub(super) struct Copy<T> {
-    known: watch::Receiver<Known<T>>,
+    known: watch::Receiver<CopyState<T>>,
     task: AbortHandle,
 }
 
@@ -48,7 +48,7 @@ impl<T> Default for Copies<T> {
 }
 
 impl<T> Copies<T> {
-    pub(super) fn get(&self, namespace: &str, name: &str) -> Option<watch::Receiver<Known<T>>> {
+    pub(super) fn get(&self, namespace: &str, name: &str) -> Option<watch::Receiver<CopyState<T>>> {
         let copy = self.0.get(&(namespace.to_owned(), name.to_owned()))?;
         Some(copy.known.clone())
     }
@@ -69,7 +69,7 @@ impl<T> Copies<T> {
 
 /// Begins to follow an object. One that says that it never changes is read once.
 pub(super) fn follow<K: Object, T: PartialEq + Send + Sync + 'static>(
-    shared: &Arc<Shared>,
+    shared: &Arc<ClusterState>,
     kind: Kind,
     (namespace, name): (&str, &str),
     convert: fn(K) -> T,
@@ -77,25 +77,25 @@ pub(super) fn follow<K: Object, T: PartialEq + Send + Sync + 'static>(
 ) -> Copy<T> {
     let query = Query { path: kind.path(namespace), field_selector: format!("metadata.name={name}") };
     let client = shared.client.clone();
-    let (out, known) = watch::channel(Known::Asking);
+    let (out, known) = watch::channel(CopyState::Asking);
     let (whom, namespace, name) =
         (Weak::clone(&Arc::downgrade(shared)), namespace.to_owned(), name.to_owned());
     let task = tokio::spawn(async move {
         sleep(LAG).await;
-        let mut objects = reflect::reflect_soon::<K>(client, query, RETRY);
+        let mut objects = reflector::reflect_soon::<K>(client, query, RETRY);
         loop {
             let now = objects.borrow_and_update().clone();
             let object = now.items.into_values().next();
             let fixed = object.as_ref().is_some_and(|object| is_fixed(object));
             let next = match (now.synced, now.failure) {
-                (true, _) => Some(Known::Is(object.map(|object| Arc::new(convert((*object).clone()))))),
-                (false, Some(failure)) => Some(Known::Failed(failure)),
+                (true, _) => Some(CopyState::Is(object.map(|object| Arc::new(convert((*object).clone()))))),
+                (false, Some(failure)) => Some(CopyState::Failed(failure)),
                 (false, None) => None,
             };
             if next.is_some_and(|next| replace(&out, next))
                 && let Some(shared) = whom.upgrade()
             {
-                shared.changed(kind, &namespace, &name);
+                shared.notify_followers(kind, &namespace, &name);
             }
             // Its watch ends with the receiver.
             if fixed || objects.changed().await.is_err() {
@@ -107,14 +107,14 @@ pub(super) fn follow<K: Object, T: PartialEq + Send + Sync + 'static>(
 }
 
 /// Puts the news in the place of what was known; true when pods are to hear of it.
-fn replace<T: PartialEq>(out: &watch::Sender<Known<T>>, next: Known<T>) -> bool {
+fn replace<T: PartialEq>(out: &watch::Sender<CopyState<T>>, next: CopyState<T>) -> bool {
     let mut tell = false;
     out.send_if_modified(|known| {
         match (&*known, &next) {
             // What is known stays good while the server is away.
-            (Known::Is(_), Known::Failed(_) | Known::Asking) => return false,
-            (Known::Is(old), Known::Is(new)) if old == new => return false,
-            (Known::Is(_), Known::Is(_)) => tell = true,
+            (CopyState::Is(_), CopyState::Failed(_) | CopyState::Asking) => return false,
+            (CopyState::Is(old), CopyState::Is(new)) if old == new => return false,
+            (CopyState::Is(_), CopyState::Is(_)) => tell = true,
             _ => {}
         }
         *known = next;
@@ -125,19 +125,19 @@ fn replace<T: PartialEq>(out: &watch::Sender<Known<T>>, next: Known<T>) -> bool 
 
 /// The copy once it is known; else why it is not, as far as that is known.
 pub(super) async fn settled<T>(
-    mut copy: watch::Receiver<Known<T>>,
+    mut copy: watch::Receiver<CopyState<T>>,
     patience: Duration,
 ) -> Result<Option<Arc<T>>, Option<String>> {
-    let known = timeout(patience, copy.wait_for(|known| matches!(known, Known::Is(_)))).await;
+    let known = timeout(patience, copy.wait_for(|known| matches!(known, CopyState::Is(_)))).await;
     if let Ok(Ok(known)) = &known
-        && let Known::Is(object) = &**known
+        && let CopyState::Is(object) = &**known
     {
         return Ok(object.clone());
     }
     drop(known);
     match &*copy.borrow() {
-        Known::Is(object) => Ok(object.clone()),
-        Known::Failed(why) => Err(Some(why.to_string())),
-        Known::Asking => Err(None),
+        CopyState::Is(object) => Ok(object.clone()),
+        CopyState::Failed(why) => Err(Some(why.to_string())),
+        CopyState::Asking => Err(None),
     }
 }

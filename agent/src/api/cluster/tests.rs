@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gantry_kube_client::fake_apiserver::{FakeApiServer, Fault, Wrong};
+use gantry_kube_client::fake_apiserver::{FakeApiServer, InjectedFault, Wrong};
 use gantry_model::clock::FakeClock;
 use gantry_model::pod::token::TokenOf;
 use gantry_model::pod::volume::{KeysOf, Projection, TokenFile, Volume, VolumeSource};
@@ -58,7 +58,7 @@ async fn rises(revision: &mut watch::Receiver<u64>) {
 /// How many lists and watches of one object were asked for since the last look.
 fn requests(server: &FakeApiServer, name: &str) -> (usize, usize) {
     let selector = format!("metadata.name%3D{name}&");
-    let asked = server.asked();
+    let asked = server.requests();
     let of_it = || asked.iter().filter(|asked| asked.query.contains(&selector));
     let watches = of_it().filter(|asked| asked.query.contains("watch=true")).count();
     (of_it().count() - watches, watches)
@@ -131,7 +131,7 @@ async fn what_is_known_stays_good_while_the_server_is_away() {
 async fn trap_12_a_refusal_just_after_the_binding_is_tried_again() {
     let (server, cluster, _) = start();
     server.put(&path("a"), map("1"));
-    let refused = |path: &str| Fault {
+    let refused = |path: &str| InjectedFault {
         method: String::new(),
         path: path.into(),
         what: Wrong::Refused(403, "Forbidden"),
@@ -162,7 +162,7 @@ async fn trap_12_tokens_are_shared_renewed_when_due_and_kept_while_they_are_vali
     assert_eq!(get().await.unwrap(), "token-1");
     assert_eq!(get().await.unwrap(), "token-1");
     assert_eq!(cluster.token(&token("other")).await.unwrap(), "token-2", "bound to another pod");
-    let asked = server.asked();
+    let asked = server.requests();
     let body = &asked.iter().find(|asked| asked.path.ends_with("/token")).unwrap().body;
     assert_eq!(
         body["spec"]["boundObjectRef"],

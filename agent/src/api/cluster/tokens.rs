@@ -24,7 +24,7 @@ const JITTER: f64 = 10.0;
 
 /// One token; times in Unix nanoseconds.
 #[derive(Clone, PartialEq, Eq)]
-struct Held {
+struct CachedToken {
     token: String,
     expires: i64,
     /// Asked for, in seconds.
@@ -32,7 +32,7 @@ struct Held {
 }
 
 /// Whether it is time for a new one.
-fn is_due(held: &Held, now: i64, random: f64) -> bool {
+fn is_due(held: &CachedToken, now: i64, random: f64) -> bool {
     // Whole seconds of it, up to ten.
     #[expect(clippy::cast_possible_truncation, reason = "0 to 10")]
     let jitter = (random * JITTER) as i64 * SECOND;
@@ -41,7 +41,7 @@ fn is_due(held: &Held, now: i64, random: f64) -> bool {
 }
 
 /// One asker at a time for each.
-type Slot = Arc<AsyncMutex<Option<Held>>>;
+type Slot = Arc<AsyncMutex<Option<CachedToken>>>;
 
 pub(super) struct Tokens {
     client: Client,
@@ -90,7 +90,7 @@ impl Tokens {
         }
     }
 
-    async fn ask(&self, of: &TokenOf) -> Result<Held, String> {
+    async fn ask(&self, of: &TokenOf) -> Result<CachedToken, String> {
         let bound = BoundObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Pod".to_owned()),
@@ -112,7 +112,7 @@ impl Tokens {
             let request = request.body(body.clone()).map_err(|error| error.to_string())?;
             match timeout(PATIENCE * 4, self.client.request::<TokenRequest>(request)).await {
                 Err(_) => return Err("the API server does not answer".to_owned()),
-                Ok(Ok(answer)) => return held(answer, of.seconds),
+                Ok(Ok(answer)) => return cache_token(answer, of.seconds),
                 // Just after the binding the authorizer may not know of the pod yet.
                 Ok(Err(kube::Error::Api(status))) if status.code == 403 && wait < PATIENCE / 2 => {}
                 Ok(Err(kube::Error::Api(status))) => return Err(status.message),
@@ -140,13 +140,13 @@ impl Tokens {
 }
 
 /// The server may give another life than asked for: what it says counts.
-fn held(answer: TokenRequest, asked: i64) -> Result<Held, String> {
+fn cache_token(answer: TokenRequest, asked: i64) -> Result<CachedToken, String> {
     let life = answer.spec.and_then(|spec| spec.expiration_seconds).unwrap_or(asked);
     let none = || "the API server answered without a token".to_owned();
     let status = answer.status.ok_or_else(none)?;
     let (token, expires) = status.token.zip(status.expiration_timestamp).ok_or_else(none)?;
     let expires = i64::try_from(expires.0.as_nanosecond()).unwrap_or(i64::MAX);
-    Ok(Held { token, expires, life })
+    Ok(CachedToken { token, expires, life })
 }
 
 #[cfg(test)]
@@ -155,13 +155,13 @@ mod tests {
 
     #[test]
     fn trap_12_a_token_is_due_at_four_fifths_of_its_life_or_after_a_day() {
-        let hour = Held { token: String::new(), expires: 3600 * SECOND, life: 3600 };
+        let hour = CachedToken { token: String::new(), expires: 3600 * SECOND, life: 3600 };
         for (now, random, due) in
             [(0, 1.0, false), (2869, 1.0, false), (2871, 1.0, true), (2879, 0.0, false), (2881, 0.0, true)]
         {
             assert_eq!(is_due(&hour, now * SECOND, random), due, "{now} s");
         }
-        let week = Held { token: String::new(), expires: 7 * LONGEST, life: 7 * 24 * 3600 };
+        let week = CachedToken { token: String::new(), expires: 7 * LONGEST, life: 7 * 24 * 3600 };
         assert!(!is_due(&week, LONGEST - SECOND, 0.0));
         assert!(is_due(&week, LONGEST + SECOND, 0.0));
         // The clock went back: it is not due, and nothing loops.

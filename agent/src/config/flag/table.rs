@@ -46,7 +46,7 @@ pub fn all() -> &'static [Flag] {
 }
 
 /// `_` is `-`.
-pub(super) fn named(name: &str) -> Option<&'static Flag> {
+pub(super) fn find_by_name(name: &str) -> Option<&'static Flag> {
     let same = |flag: &&Flag| {
         flag.name.len() == name.len()
             && flag.name.bytes().zip(name.bytes()).all(|(a, b)| a == b || (a == b'-' && b == b'_'))
@@ -54,6 +54,6 @@ pub(super) fn named(name: &str) -> Option<&'static Flag> {
     FLAGS.iter().find(same)
 }
 
-pub(super) fn lettered(letter: char) -> Option<&'static Flag> {
+pub(super) fn find_by_letter(letter: char) -> Option<&'static Flag> {
     FLAGS.iter().find(|flag| flag.letter.chars().eq([letter]))
 }

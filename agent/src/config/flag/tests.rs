@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 
-fn given(arguments: &[&str]) -> Result<Given, Error> {
+fn given(arguments: &[&str]) -> Result<ParsedFlags, Error> {
     parse(&arguments.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>())
 }
 

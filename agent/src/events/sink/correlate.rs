@@ -55,7 +55,7 @@ pub(super) struct Posted {
 
 /// What becomes of a happening.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum EventDecision {
     /// As a new event.
     Create(Posted),
     /// One more of an event that is there.
@@ -109,7 +109,7 @@ impl Correlator {
     }
 
     /// `name` is for a new event, `now` on the monotonic clock.
-    pub(super) fn judge(&mut self, happening: &Happening, name: String, now: Duration) -> Verdict {
+    pub(super) fn judge(&mut self, happening: &Happening, name: String, now: Duration) -> EventDecision {
         let key = key(happening);
         let known = self.posted.get(&key).map(|(posted, _)| posted.clone());
         let there = known.is_some();
@@ -118,9 +118,9 @@ impl Correlator {
         self.posted.insert(key, (posted.clone(), now));
         bound(&mut self.posted, |(_, at)| *at);
         match (self.spend(happening, now), there) {
-            (false, _) => Verdict::Hold,
-            (true, true) => Verdict::Count(posted),
-            (true, false) => Verdict::Create(posted),
+            (false, _) => EventDecision::Hold,
+            (true, true) => EventDecision::Count(posted),
+            (true, false) => EventDecision::Create(posted),
         }
     }
 
@@ -184,12 +184,21 @@ mod tests {
     #[test]
     fn the_same_is_counted_another_is_new() {
         let mut correlator = Correlator::default();
-        assert_eq!(correlator.judge(&happening("no"), "a".into(), at(0)), Verdict::Create(posted("a", 1)));
+        assert_eq!(
+            correlator.judge(&happening("no"), "a".into(), at(0)),
+            EventDecision::Create(posted("a", 1))
+        );
         let more = Happening { times: 3, ..happening("no") };
-        assert_eq!(correlator.judge(&more, "b".into(), at(1)), Verdict::Count(posted("a", 4)));
-        assert_eq!(correlator.judge(&happening("yes"), "c".into(), at(2)), Verdict::Create(posted("c", 1)));
+        assert_eq!(correlator.judge(&more, "b".into(), at(1)), EventDecision::Count(posted("a", 4)));
+        assert_eq!(
+            correlator.judge(&happening("yes"), "c".into(), at(2)),
+            EventDecision::Create(posted("c", 1))
+        );
         correlator.forget(&happening("no"));
-        assert_eq!(correlator.judge(&happening("no"), "d".into(), at(3)), Verdict::Create(posted("d", 1)));
+        assert_eq!(
+            correlator.judge(&happening("no"), "d".into(), at(3)),
+            EventDecision::Create(posted("d", 1))
+        );
     }
 
     #[test]
@@ -197,7 +206,7 @@ mod tests {
         let mut correlator = Correlator::default();
         let combined = |message: &str| Happening { combined: true, ..happening(message) };
         correlator.judge(&combined("1"), "a".into(), at(0));
-        assert_eq!(correlator.judge(&combined("2"), "b".into(), at(1)), Verdict::Count(posted("a", 2)));
+        assert_eq!(correlator.judge(&combined("2"), "b".into(), at(1)), EventDecision::Count(posted("a", 2)));
     }
 
     #[test]
@@ -228,18 +237,21 @@ mod tests {
         let mut correlator = Correlator::default();
         for n in 0..25 {
             let verdict = correlator.judge(&happening("no"), "a".into(), at(n / 10));
-            assert_ne!(verdict, Verdict::Hold, "{n}");
+            assert_ne!(verdict, EventDecision::Hold, "{n}");
         }
-        assert_eq!(correlator.judge(&happening("no"), "a".into(), at(5)), Verdict::Hold);
+        assert_eq!(correlator.judge(&happening("no"), "a".into(), at(5)), EventDecision::Hold);
         // Normal ones have a budget of their own, and so has another pod.
         let normal = Happening { kind: Kind::Normal, ..happening("no") };
-        assert_ne!(correlator.judge(&normal, "b".into(), at(5)), Verdict::Hold);
+        assert_ne!(correlator.judge(&normal, "b".into(), at(5)), EventDecision::Hold);
         assert_ne!(
             correlator.judge(&Happening { about: About::Node, ..happening("no") }, "c".into(), at(5)),
-            Verdict::Hold
+            EventDecision::Hold
         );
         // What was held back was counted.
-        assert_eq!(correlator.judge(&happening("no"), "a".into(), at(305)), Verdict::Count(posted("a", 27)));
+        assert_eq!(
+            correlator.judge(&happening("no"), "a".into(), at(305)),
+            EventDecision::Count(posted("a", 27))
+        );
     }
 
     #[test]

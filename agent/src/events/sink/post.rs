@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::correlate::{About, Correlator, Happening, Posted, Verdict};
+use super::correlate::{About, Correlator, EventDecision, Happening, Posted};
 
 /// client-go's: a server that cannot be reached is tried so often, this long apart.
 const TRIES: usize = 12;
@@ -34,7 +34,7 @@ pub(super) struct Poster {
 }
 
 /// How a request went.
-enum Outcome {
+enum PostOutcome {
     Done,
     /// There is no such event any more.
     Gone,
@@ -66,24 +66,24 @@ impl Poster {
         let mut tried = 0;
         loop {
             let outcome = match &verdict {
-                Verdict::Hold => return,
-                Verdict::Create(posted) => create(&client, &self.node, happening, posted).await,
-                Verdict::Count(posted) => count(&client, happening, posted).await,
+                EventDecision::Hold => return,
+                EventDecision::Create(posted) => create(&client, &self.node, happening, posted).await,
+                EventDecision::Count(posted) => count(&client, happening, posted).await,
             };
             match outcome {
-                Outcome::Done => return,
-                Outcome::Gone => {
+                PostOutcome::Done => return,
+                PostOutcome::Gone => {
                     // Events live for an hour; this one begins a new series.
-                    let Verdict::Count(old) = verdict else { return };
-                    verdict = Verdict::Create(old);
+                    let EventDecision::Count(old) = verdict else { return };
+                    verdict = EventDecision::Create(old);
                     continue;
                 }
-                Outcome::Refused(error) => {
+                PostOutcome::Refused(error) => {
                     tracing::warn!(reason = %happening.reason, error, "the server rejected an event");
                     self.correlator.forget(happening);
                     return;
                 }
-                Outcome::Later(error) => {
+                PostOutcome::Later(error) => {
                     tried += 1;
                     if tried >= TRIES {
                         tracing::error!(reason = %happening.reason, error, "unable to write event");
@@ -108,14 +108,14 @@ impl Poster {
     }
 }
 
-async fn create(client: &Client, node: &str, happening: &Happening, posted: &Posted) -> Outcome {
+async fn create(client: &Client, node: &str, happening: &Happening, posted: &Posted) -> PostOutcome {
     let event = event(node, happening, posted);
     let events = Api::<Event>::namespaced(client.clone(), namespace(&happening.about));
     let asked = async { events.create(&PostParams::default(), &event).await };
     outcome(timeout(PATIENCE, asked).await.map(|answer| answer.map(drop)), false)
 }
 
-async fn count(client: &Client, happening: &Happening, posted: &Posted) -> Outcome {
+async fn count(client: &Client, happening: &Happening, posted: &Posted) -> PostOutcome {
     let patch = Patch::Strategic(json!({
         "count": posted.count,
         "lastTimestamp": time(happening.last),
@@ -127,16 +127,21 @@ async fn count(client: &Client, happening: &Happening, posted: &Posted) -> Outco
     outcome(timeout(PATIENCE, asked).await.map(|answer| answer.map(drop)), true)
 }
 
-fn outcome(answer: Result<Result<(), kube::Error>, tokio::time::error::Elapsed>, patched: bool) -> Outcome {
+fn outcome(
+    answer: Result<Result<(), kube::Error>, tokio::time::error::Elapsed>,
+    patched: bool,
+) -> PostOutcome {
     match answer {
-        Ok(Ok(())) => Outcome::Done,
-        Ok(Err(kube::Error::Api(status))) if patched && status.code == 404 => Outcome::Gone,
+        Ok(Ok(())) => PostOutcome::Done,
+        Ok(Err(kube::Error::Api(status))) if patched && status.code == 404 => PostOutcome::Gone,
         // Tried before, and the answer was lost.
-        Ok(Err(kube::Error::Api(status))) if !patched && status.reason == "AlreadyExists" => Outcome::Done,
-        Ok(Err(kube::Error::Api(status))) if status.code == 429 => Outcome::Later(status.message.clone()),
-        Ok(Err(kube::Error::Api(status))) => Outcome::Refused(status.message.clone()),
-        Ok(Err(error)) => Outcome::Later(error.to_string()),
-        Err(_) => Outcome::Later("no answer".to_owned()),
+        Ok(Err(kube::Error::Api(status))) if !patched && status.reason == "AlreadyExists" => {
+            PostOutcome::Done
+        }
+        Ok(Err(kube::Error::Api(status))) if status.code == 429 => PostOutcome::Later(status.message.clone()),
+        Ok(Err(kube::Error::Api(status))) => PostOutcome::Refused(status.message.clone()),
+        Ok(Err(error)) => PostOutcome::Later(error.to_string()),
+        Err(_) => PostOutcome::Later("no answer".to_owned()),
     }
 }
 

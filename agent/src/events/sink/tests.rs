@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gantry_kube_client::fake_apiserver::{Asked, FakeApiServer, Fault, Wrong};
+use gantry_kube_client::fake_apiserver::{FakeApiServer, InjectedFault, RecordedRequest, Wrong};
 use gantry_model::clock::FakeClock;
 use gantry_model::pod::{Pod, Role};
 use serde_json::{Value, json};
@@ -11,13 +11,13 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::{PodRef, Recorder, queue};
-use crate::agent::events::run;
 use crate::events::{Journal, Kind, NodeNote, Note};
 use crate::pod::status::PodStatus as Word;
 use crate::pod::tests::{in_role, pod};
 use crate::pod::worker::PodHandle;
+use crate::pod_workers::events::run;
 
-struct Bed {
+struct SinkFixture {
     server: FakeApiServer,
     recorder: Recorder,
     journal: Journal,
@@ -26,7 +26,7 @@ struct Bed {
     _task: tokio::task::JoinHandle<()>,
 }
 
-fn begin(server: &FakeApiServer) -> Bed {
+fn begin(server: &FakeApiServer) -> SinkFixture {
     let clock = Arc::new(FakeClock::new(1_700_000_000));
     let (recorder, waiting) = queue(clock.clone());
     let (word, status) = watch::channel(Word::default());
@@ -34,10 +34,17 @@ fn begin(server: &FakeApiServer) -> Bed {
     let handle = PodHandle::of_test(Arc::new(own), status, clock);
     let (pods, pods_seen) = watch::channel(Arc::from([handle]));
     let task = run(Some(server.client()), "n1", waiting, pods_seen);
-    Bed { server: server.clone(), recorder, journal: Journal::default(), word, _pods: pods, _task: task }
+    SinkFixture {
+        server: server.clone(),
+        recorder,
+        journal: Journal::default(),
+        word,
+        _pods: pods,
+        _task: task,
+    }
 }
 
-impl Bed {
+impl SinkFixture {
     fn happens(&mut self, note: Note, second: i64) {
         self.journal.add(note, (1_700_000_000 + second) * 1_000_000_000);
         let events = Arc::from(self.journal.events());
@@ -50,8 +57,8 @@ impl Bed {
         self.server.until(reason, of).await
     }
 
-    fn writes(&self) -> Vec<Asked> {
-        self.server.asked().into_iter().filter(|asked| asked.method != "GET").collect()
+    fn writes(&self) -> Vec<RecordedRequest> {
+        self.server.requests().into_iter().filter(|asked| asked.method != "GET").collect()
     }
 }
 
@@ -158,7 +165,7 @@ async fn an_event_that_the_server_forgot_begins_anew_and_a_refused_one_is_droppe
     let again = bed.event("Unhealthy").await;
     assert_eq!(again["count"], 2);
     let _ = bed.writes();
-    server.fault(Fault {
+    server.fault(InjectedFault {
         method: "POST".into(),
         path: "/events".into(),
         what: Wrong::Refused(403, "Forbidden"),
@@ -167,7 +174,12 @@ async fn an_event_that_the_server_forgot_begins_anew_and_a_refused_one_is_droppe
     bed.happens(unhealthy("refused"), 2);
     sleep(Duration::from_secs(300)).await;
     assert_eq!(bed.writes().len(), 1, "a refusal is not repeated");
-    server.fault(Fault { method: "POST".into(), path: "/events".into(), what: Wrong::Lost, times: 1 });
+    server.fault(InjectedFault {
+        method: "POST".into(),
+        path: "/events".into(),
+        what: Wrong::Lost,
+        times: 1,
+    });
     bed.happens(unhealthy("lost"), 3);
     sleep(Duration::from_secs(60)).await;
     let lost: Vec<Value> =

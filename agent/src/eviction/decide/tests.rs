@@ -13,11 +13,11 @@ fn policy(rules: Vec<Rule>) -> Policy {
     Policy { rules, transition: Duration::from_secs(300), longest_grace: Duration::ZERO, local_limits: true }
 }
 
-fn look(left: &[(Signal, i64)]) -> Look {
+fn look(left: &[(Signal, i64)]) -> Observation {
     let reading = |available| Reading { available, capacity: 10 * GIB, at: 0 };
-    Look {
+    Observation {
         readings: left.iter().map(|(signal, left)| (*signal, reading(*left))).collect(),
-        ..Look::default()
+        ..Observation::default()
     }
 }
 
@@ -32,7 +32,7 @@ impl Run {
         Self { memory: Memory::default(), policy: policy(rules) }
     }
 
-    fn at(&mut self, second: u64, look: &Look) -> (Vec<&'static str>, Vec<&'static str>) {
+    fn at(&mut self, second: u64, look: &Observation) -> (Vec<&'static str>, Vec<&'static str>) {
         let Pass { pressures, starved } = self.memory.pass(&self.policy, look, Duration::from_secs(second));
         let pressures = pressures.into_iter().map(Pressure::as_str).collect();
         (pressures, starved.iter().map(|rule| rule.signal.as_str()).collect())
@@ -132,7 +132,7 @@ fn issue_41032_the_same_measurement_starves_nobody_twice() {
 
 #[test]
 fn layers_follow_the_file_system_that_they_are_on() {
-    let low = |disks| Look { disks, ..look(&[(Signal::ContainerFs, GIB + 1)]) };
+    let low = |disks| Observation { disks, ..look(&[(Signal::ContainerFs, GIB + 1)]) };
     let given = vec![
         rule(Signal::NodeFs, Threshold::Bytes(GIB), 0),
         rule(Signal::ImageFs, Threshold::Bytes(2 * GIB), 0),

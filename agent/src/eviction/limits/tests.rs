@@ -31,7 +31,7 @@ fn holding(containers: &[ContainerUse], volumes: &[(&str, u64)]) -> PodUse {
 }
 
 fn said(pod: &Pod, used: &PodUse) -> Option<(&'static str, String)> {
-    exceeded(pod, used, false).map(|above| (above.signal, above.message))
+    find_exceeded(pod, used, false).map(|above| (above.signal, above.message))
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn a_container_has_its_own_limit_where_another_of_its_pod_has_room() {
     let above = said(&pod, &holding(&[uses("web", 50, 51)], &[]));
     assert_eq!(above, Some(("ephemeralcontainerfs.limit", message)));
     // Its writable layer is elsewhere.
-    assert_eq!(exceeded(&pod, &holding(&[uses("web", 5000, 50)], &[]), true), None);
+    assert_eq!(find_exceeded(&pod, &holding(&[uses("web", 5000, 50)], &[]), true), None);
     // 0 is none for the container, and counts for the pod.
     let zero = Pod { containers: vec![limited("web", "0")], ..pod.clone() };
     let above = said(&zero, &holding(&[uses("web", 1, 0)], &[]));

@@ -49,8 +49,8 @@ fn event(container: &str, reason: &'static str, message: &str) -> Event {
     Event { note, count: 2, first: 1, last: 2 }
 }
 
-fn explained(pod: &Pod, status: &PodStatus, change: impl FnOnce(&mut Facts<'_>)) -> Vec<Finding> {
-    let mut facts = Facts {
+fn explained(pod: &Pod, status: &PodStatus, change: impl FnOnce(&mut ExplainInputs<'_>)) -> Vec<Finding> {
+    let mut facts = ExplainInputs {
         pod,
         status,
         lines: BTreeMap::new(),

@@ -235,7 +235,7 @@ fn invalid_version(version: &str) -> Option<String> {
         version if API_VERSIONS.contains(&version) => None,
         version => Some(format!(
             "providers.apiVersion: Unsupported value: {version:?}: supported values: {}",
-            quoted(&API_VERSIONS)
+            quote_list(&API_VERSIONS)
         )),
     }
 }
@@ -296,7 +296,7 @@ fn invalid_tokens(provider: &Provider, attributes: &TokenAttributes) -> Vec<Stri
         let both: Vec<&str> = both.into_iter().map(String::as_str).collect();
         wrong.push(format!(
             "{AT}: Invalid value: [{}]: annotation keys cannot be both required and optional",
-            quoted(&both).replace(", ", ",")
+            quote_list(&both).replace(", ", ",")
         ));
     }
     match attributes.cache_type.as_str() {
@@ -307,7 +307,7 @@ fn invalid_tokens(provider: &Provider, attributes: &TokenAttributes) -> Vec<Stri
         kind if CACHE_TYPES.contains(&kind) => {}
         kind => wrong.push(format!(
             "{AT}.cacheType: Unsupported value: {kind:?}: supported values: {}",
-            quoted(&CACHE_TYPES)
+            quote_list(&CACHE_TYPES)
         )),
     }
     wrong
@@ -327,7 +327,7 @@ fn invalid_keys(at: &str, keys: &[String]) -> Vec<String> {
     wrong
 }
 
-fn quoted(list: &[&str]) -> String {
+fn quote_list(list: &[&str]) -> String {
     list.iter().map(|text| format!("{text:?}")).collect::<Vec<_>>().join(", ")
 }
 

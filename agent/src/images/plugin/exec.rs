@@ -168,7 +168,7 @@ impl Plugin {
         if status.success() {
             return Ok(said);
         }
-        Err((ended(status), String::from_utf8_lossy(&complained).into_owned()))
+        Err((describe_exit(status), String::from_utf8_lossy(&complained).into_owned()))
     }
 
     fn read(&self, answer: &[u8]) -> Result<Response, String> {
@@ -211,7 +211,7 @@ impl Plugin {
 }
 
 /// As Go tells it.
-fn ended(status: ExitStatus) -> String {
+fn describe_exit(status: ExitStatus) -> String {
     use std::os::unix::process::ExitStatusExt;
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit status {code}"),

@@ -57,10 +57,10 @@ impl Folder {
         Plugin { name, path: "/bin/sh".into(), api_version, args, env, metrics }
     }
 
-    fn source(&self, script: &str, tokens: Option<TokenAttributes>) -> Source {
+    fn source(&self, script: &str, tokens: Option<TokenAttributes>) -> CredentialProvider {
         let provider = Provider { token_attributes: tokens, ..self.provider(script) };
         let clock = Arc::new(FakeClock::new(0));
-        Source::new(Path::new("/bin"), provider, clock, self.metrics.clone())
+        CredentialProvider::new(Path::new("/bin"), provider, clock, self.metrics.clone())
     }
 
     /// How often it was run.
@@ -76,7 +76,7 @@ fn script(reach: &str, duration: &str, password: &str) -> String {
     )
 }
 
-async fn password(source: &Source, api: &FakeApi, repository: &str) -> Option<String> {
+async fn password(source: &CredentialProvider, api: &FakeApi, repository: &str) -> Option<String> {
     let (_, config) = source.provide(api, &pod(), repository).await;
     config.get("reg.io").map(|login| login.password.clone())
 }

@@ -114,7 +114,7 @@ fn the_wiring_gives_each_part_its_settings() {
     assert_eq!(identity.limits.pods, Pace { per_second: 12.0, burst: 13.0 });
     assert_eq!(identity.limits.events, Pace { per_second: 14.0, burst: 15.0 });
     assert_eq!(identity.limits.lease, seconds(3));
-    let given = given(&flags, &config, "n").unwrap();
+    let given = parse_node_overrides(&flags, &config, "n").unwrap();
     assert_eq!(given.cluster_domain.as_deref(), Some("example.org"));
     let all = pods(&flags, &config);
     assert_eq!((all.cgroup_root.as_str(), all.seccomp_default), ("/x", true));
@@ -127,7 +127,7 @@ fn the_wiring_gives_each_part_its_settings() {
 fn pods_learn_the_address_that_the_kubelet_was_given() {
     let ips = |words: &str| {
         let Loaded { flags, config, .. } = loaded("", words);
-        given(&flags, &config, "n").unwrap().ips
+        parse_node_overrides(&flags, &config, "n").unwrap().ips
     };
     assert_eq!(ips("--node-ip=192.168.56.11"), Some(vec!["192.168.56.11".parse().unwrap()]));
     assert_eq!(ips(""), None);

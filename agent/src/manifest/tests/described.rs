@@ -7,7 +7,7 @@ use gantry_model::pod::security::AppArmor;
 use gantry_model::pod::{Origin, RestartAction, Role};
 use serde_json::{Value, json};
 
-use crate::manifest::api::{pod, wanted};
+use crate::manifest::api::{pod, to_pod_update};
 use crate::pod::status::{ContainerState, Phase};
 
 #[expect(clippy::needless_pass_by_value, reason = "what json! makes is nobody else's")]
@@ -107,7 +107,7 @@ fn what_this_node_does_not_do_is_refused_by_name() {
         "{broken}"
     );
     // It still has a name, so that its end can be told.
-    let told = wanted(&described(json!({"resourceClaims": [{"name": "gpu"}]}), json!({}))).unwrap();
+    let told = to_pod_update(&described(json!({"resourceClaims": [{"name": "gpu"}]}), json!({}))).unwrap();
     assert_eq!((told.pod.full_name().as_str(), told.pod.generation), ("default/web", 4));
     assert_eq!(told.refused.unwrap().reason, "PodFeatureUnsupported");
 }
@@ -126,7 +126,7 @@ fn deletion_and_the_last_status_come_along() {
         }]
     });
     let deleted = json!({"deletionTimestamp": "2027-01-15T08:00:09Z", "deletionGracePeriodSeconds": 0});
-    let told = wanted(&described(json!({}), json!({"status": status, "metadata": deleted}))).unwrap();
+    let told = to_pod_update(&described(json!({}), json!({"status": status, "metadata": deleted}))).unwrap();
     // Never less than a second.
     assert_eq!(told.ending, Some(Duration::from_secs(1)));
     let last = &told.last;
@@ -137,7 +137,7 @@ fn deletion_and_the_last_status_come_along() {
     assert!(matches!(web.state, ContainerState::Running { .. }));
     assert_eq!(last.marks().len(), 1);
     let failed = json!({"phase": "Failed", "reason": "Evicted", "message": "m"});
-    let told = wanted(&described(json!({}), json!({"status": failed}))).unwrap();
+    let told = to_pod_update(&described(json!({}), json!({"status": failed}))).unwrap();
     let end = told.last.end.unwrap();
     assert_eq!((end.phase, end.reason.as_str(), told.ending), (Phase::Failed, "Evicted", None));
 }

@@ -10,9 +10,9 @@ use serde::forward_to_deserialize_any;
 use crate::config::tests::ledger::tests_in;
 
 /// Learns the field names that a type asks for, and then fails.
-struct Asked<'a>(&'a mut Vec<&'static str>);
+struct FieldNames<'a>(&'a mut Vec<&'static str>);
 
-impl<'de> Deserializer<'de> for Asked<'_> {
+impl<'de> Deserializer<'de> for FieldNames<'_> {
     type Error = serde::de::value::Error;
 
     fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Self::Error> {
@@ -37,7 +37,7 @@ impl<'de> Deserializer<'de> for Asked<'_> {
 
 fn fields<T: for<'de> Deserialize<'de>>() -> BTreeSet<String> {
     let mut names = Vec::new();
-    assert!(T::deserialize(Asked(&mut names)).is_err());
+    assert!(T::deserialize(FieldNames(&mut names)).is_err());
     let own = |name: &&str| !matches!(*name, "apiVersion" | "kind");
     names.into_iter().filter(own).map(str::to_owned).collect()
 }

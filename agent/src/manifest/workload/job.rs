@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::batch::v1 as batch;
 use k8s_openapi::api::core::v1 as api;
 
-use super::{MOST, Plan, Workload, count_of};
-use crate::manifest::field::{Result, Source, invalid_plain, one_of, refuse_set, required};
+use super::{MOST, Workload, WorkloadPlan, count_of};
+use crate::manifest::field::{ManifestSource, Result, invalid_plain, one_of, refuse_set, required};
 use crate::manifest::meta::meta;
 
 /// As upstream names it in annotations and labels.
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 const MODES: [(&str, bool); 2] = [("Indexed", true), ("NonIndexed", false)];
 
-pub(super) fn job(object: batch::Job) -> Result<Plan> {
+pub(super) fn job(object: batch::Job) -> Result<WorkloadPlan> {
     let batch::Job { metadata, spec, status: _ } = object;
     let batch::JobSpec {
         active_deadline_seconds,
@@ -45,7 +45,7 @@ pub(super) fn job(object: batch::Job) -> Result<Plan> {
     ] {
         refuse_set(format!("spec.{field}"), set)?;
     }
-    let meta = meta(metadata, Source::File)?;
+    let meta = meta(metadata, ManifestSource::File)?;
     let indexed = one_of("spec.completionMode", completion_mode.as_deref().unwrap_or("NonIndexed"), &MODES)?;
     let side_by_side = count_of("spec.parallelism", parallelism.unwrap_or(1), MOST)?;
     let wanted = match completions {
@@ -65,7 +65,7 @@ pub(super) fn job(object: batch::Job) -> Result<Plan> {
         let own = spec.active_deadline_seconds.unwrap_or(limit);
         spec.active_deadline_seconds = Some(own.min(limit));
     }
-    Ok(Plan { kind: Workload::Job, meta, template, first: Some(0), count, indexed })
+    Ok(WorkloadPlan { kind: Workload::Job, meta, template, first: Some(0), count, indexed })
 }
 
 /// As the Job controller tells a pod of an Indexed Job which one it is.

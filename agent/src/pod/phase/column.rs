@@ -7,7 +7,7 @@ use crate::pod::status::{Condition, ConditionKind, ContainerState, ContainerStat
 
 /// Everything the column depends on.
 #[derive(Clone, Copy)]
-pub(super) struct Row<'a> {
+pub(super) struct ColumnInputs<'a> {
     pub(super) phase: Phase,
     pub(super) api_reason: &'a str,
     pub(super) killed: bool,
@@ -16,13 +16,13 @@ pub(super) struct Row<'a> {
     pub(super) containers: &'a [ContainerStatus],
 }
 
-impl Row<'_> {
+impl ColumnInputs<'_> {
     fn holds(self, kind: ConditionKind) -> bool {
         self.conditions.iter().any(|condition| condition.kind == kind && condition.holds)
     }
 }
 
-pub(super) fn reason(row: Row<'_>) -> String {
+pub(super) fn reason(row: ColumnInputs<'_>) -> String {
     if row.killed && !matches!(row.phase, Phase::Succeeded | Phase::Failed) {
         return "Terminating".to_owned();
     }
@@ -52,7 +52,7 @@ fn initializing(list: &[ContainerStatus]) -> Option<String> {
 }
 
 /// The first container with something to say wins.
-fn running(row: Row<'_>, start: &str) -> String {
+fn running(row: ColumnInputs<'_>, start: &str) -> String {
     let mut reason = start.to_owned();
     let mut error = String::new();
     let mut any_runs = false;

@@ -16,12 +16,12 @@ pub(super) fn all(
     let containers_ready = containers_ready(phase, init, containers);
     let mut all = vec![
         plain(ConditionKind::PodReadyToStartContainers, view.serving().is_some()),
-        initialized(view, phase, init, containers),
+        initialized_condition(view, phase, init, containers),
         Condition { kind: ConditionKind::Ready, ..containers_ready.clone() },
         containers_ready,
         plain(ConditionKind::PodScheduled, true),
     ];
-    if crate::pod::plan::reset::may(view.pod) {
+    if crate::pod::plan::restart_all::may(view.pod) {
         all.push(all_restarting(view, phase));
     }
     if view.pod.resize_pending && matches!(phase, Phase::Pending | Phase::Running) {
@@ -52,7 +52,7 @@ fn because(kind: ConditionKind, holds: bool, reason: &str, message: String) -> C
     Condition { reason: reason.to_owned(), message, ..plain(kind, holds) }
 }
 
-fn initialized(
+fn initialized_condition(
     view: &View<'_>,
     phase: Phase,
     init: &[ContainerStatus],

@@ -7,11 +7,11 @@ use gantry_model::go_duration::go_duration;
 use gantry_model::pod::{Container, Pod, Role};
 
 use super::{starts_again, unknown};
-use crate::pod::history::{History, Trouble};
 use crate::pod::plan::Op;
-use crate::pod::plan::reset::{REMOVED, RESTARTING_ALL};
+use crate::pod::plan::restart_all::{REMOVED, RESTARTING_ALL};
 use crate::pod::restart::{crash_key, pull_key};
 use crate::pod::status::{ContainerState, ContainerStatus};
+use crate::pod::worker_state::{WaitReason, WorkerState};
 use crate::runtime::{Exit, Instance, InstanceState, Observed, Sandbox};
 
 /// A failure is shown as what failed for this long, then as the back-off it led to.
@@ -22,7 +22,7 @@ const NO_RECORD: &str = "Unable to get init container status from container runt
 pub(super) struct View<'a> {
     pub(super) pod: &'a Pod,
     pub(super) observed: &'a Observed,
-    pub(super) history: &'a History,
+    pub(super) history: &'a WorkerState,
     pub(super) now: Duration,
     pub(super) going_on: bool,
 }
@@ -31,7 +31,7 @@ impl View<'_> {
     pub(super) fn container(&self, container: &Container) -> ContainerStatus {
         let name = &container.name;
         let newest = self.observed.newest(name).or_else(|| self.history.last.get(name));
-        let mut state = newest.map_or_else(|| self.absent(container), |instance| self.plain(instance));
+        let mut state = newest.map_or_else(|| self.absent_state(container), |instance| self.plain(instance));
         let api = self.history.api.containers.get(name);
         let before = newest.and_then(|n| self.before(n));
         let mut last_exit = before.and_then(|n| self.exit(n)).or_else(|| self.exit_before(container, newest));
@@ -50,7 +50,7 @@ impl View<'_> {
         let id = id.unwrap_or_default();
         let started = matches!(state, ContainerState::Running { .. })
             && self.history.hooks.is_done(&id)
-            && self.history.probing.started(container, &id);
+            && self.history.probing.is_started(container, &id);
         let ready = match container.role {
             Role::Init => matches!(&state, ContainerState::Terminated(exit) if exit.initialized()),
             Role::Regular | Role::Sidecar => started && self.history.probing.ready(container, &id),
@@ -83,12 +83,12 @@ impl View<'_> {
         match newest {
             Some(instance) => instance.attempt.max(api),
             // It ran, and is nowhere to be found: that counts as a restart, unless the pod ends.
-            None => api + u32::from(self.vanished(container) && self.going_on),
+            None => api + u32::from(self.has_vanished(container) && self.going_on),
         }
     }
 
     /// The API says that it runs, and the runtime does not know it.
-    fn vanished(&self, container: &Container) -> bool {
+    fn has_vanished(&self, container: &Container) -> bool {
         let api = self.history.api.containers.get(&container.name);
         let ran = api.is_some_and(|api| matches!(api.state, ContainerState::Running { .. }));
         ran && !self.observed.containers.iter().any(|c| c.name == container.name)
@@ -103,7 +103,7 @@ impl View<'_> {
         let api = self.history.api.containers.get(&container.name)?;
         match (&api.state, newest) {
             (ContainerState::Terminated(exit), Some(newest)) if newest.id != api.id => Some(exit.clone()),
-            (ContainerState::Running { .. }, None) if api.last_exit.is_none() && self.vanished(container) => {
+            (ContainerState::Running { .. }, None) if api.last_exit.is_none() && self.has_vanished(container) => {
                 Some(Exit {
                     message: "The container could not be located when the pod was deleted.  The container used to be Running".to_owned(),
                     ..unknown()
@@ -114,7 +114,7 @@ impl View<'_> {
     }
 
     /// Of a container that has no record.
-    fn absent(&self, container: &Container) -> ContainerState {
+    fn absent_state(&self, container: &Container) -> ContainerState {
         if self.history.resetting && container.role != Role::Ephemeral {
             let reason = RESTARTING_ALL.to_owned();
             return ContainerState::Waiting { reason, message: REMOVED.to_owned() };
@@ -172,7 +172,7 @@ impl View<'_> {
     /// The waiting state that hides the plain one of a container that is to be started.
     fn waiting(&self, container: &Container, plain: &ContainerState) -> Option<ContainerState> {
         let to_start = match plain {
-            ContainerState::Running { .. } => self.hook_failed(container),
+            ContainerState::Running { .. } => self.has_failed_hook(container),
             ContainerState::Waiting { .. } => true,
             ContainerState::Terminated(exit) => self.going_on && self.starts_again(container, exit),
         };
@@ -205,7 +205,7 @@ impl View<'_> {
         self.observed.newest(&container.name).is_some_and(|newest| self.history.makes_anew(&newest.id))
     }
 
-    fn hook_failed(&self, container: &Container) -> bool {
+    fn has_failed_hook(&self, container: &Container) -> bool {
         let newest = self.observed.newest(&container.name);
         newest.is_some_and(|instance| self.history.hooks.is_failed(&instance.id))
     }
@@ -213,17 +213,17 @@ impl View<'_> {
     /// A regular container's image may be fetched ahead; what goes wrong with it is told when it is
     /// its turn.
     fn is_turn(&self, container: &Container) -> bool {
-        container.role != Role::Regular || self.has_begun() || self.init_done()
+        container.role != Role::Regular || self.has_begun() || self.is_init_done()
     }
 
-    fn init_done(&self) -> bool {
+    fn is_init_done(&self) -> bool {
         self.pod.init_containers.iter().all(|container| {
             let newest = self.observed.newest(&container.name);
             newest.is_some_and(|instance| match container.role {
                 Role::Sidecar => {
                     matches!(instance.state, InstanceState::Running { .. })
                         && self.history.hooks.is_done(&instance.id)
-                        && self.history.probing.started(container, &instance.id)
+                        && self.history.probing.is_started(container, &instance.id)
                 }
                 Role::Init | Role::Regular | Role::Ephemeral => {
                     instance.exit().is_some_and(Exit::initialized)
@@ -232,9 +232,10 @@ impl View<'_> {
         })
     }
 
-    fn trouble(&self, container: &Container, trouble: &Trouble, fresh: bool) -> ContainerState {
+    fn trouble(&self, container: &Container, trouble: &WaitReason, fresh: bool) -> ContainerState {
         let key = pull_key(self.pod, container);
-        let backing_off = self.going_on && !fresh && self.history.pull.blocked(&key, self.now).is_some();
+        let backing_off =
+            self.going_on && !fresh && self.history.pull.blocked_until(&key, self.now).is_some();
         if trouble.is_of_pull() && backing_off {
             return ContainerState::Waiting {
                 reason: "ImagePullBackOff".to_owned(),

@@ -3,7 +3,7 @@
 use gantry_model::pod::RestartPolicy;
 
 use super::*;
-use crate::pod::tests::{container, in_role, pod, restarted};
+use crate::pod::tests::{container, in_role, pod, with_restart_policy};
 
 fn exit(code: i32) -> Exit {
     Exit { code, reason: String::new(), message: String::new(), started_at: 1, finished_at: 2 }
@@ -43,11 +43,11 @@ fn phase_of(policy: RestartPolicy, begun: bool, init: States, regular: States) -
         containers: ["a", "b"].map(container).into_iter().take(regular.len()).collect(),
         ..pod()
     };
-    let pod = restarted(policy, pod);
+    let pod = with_restart_policy(policy, pod);
     let of = |list: &[Container], states: States| -> Vec<ContainerStatus> {
         list.iter().zip(states).map(|(c, (state, last))| status(c, state, last)).collect()
     };
-    let (observed, history) = (Observed::default(), History::default());
+    let (observed, history) = (Observed::default(), WorkerState::default());
     let view =
         View { pod: &pod, observed: &observed, history: &history, now: Duration::ZERO, going_on: true };
     phase(&view, false, begun, &of(&pod.init_containers, init), &of(&pod.containers, regular))

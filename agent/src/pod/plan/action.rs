@@ -30,7 +30,7 @@ pub enum Action {
     CreateContainer {
         container: String,
         attempt: u32,
-        place: Place,
+        place: SandboxRef,
         image: Image,
         ended: Option<Duration>,
     },
@@ -90,7 +90,7 @@ pub enum Action {
 
 /// Where a container is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct SandboxRef {
     /// The runtime's ID.
     pub sandbox: String,
     /// The sandbox's own.

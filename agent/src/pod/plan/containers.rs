@@ -3,7 +3,7 @@
 
 use gantry_model::pod::{Container, Role};
 
-use super::{Action, Draft, Facts, Op, Place, Wait, ended};
+use super::{Action, Draft, Op, PlanInputs, SandboxRef, Wait, ended};
 use crate::pod::plan::UNKNOWN_CODE;
 use crate::pod::restart::{crash_key, pull_key, starts_again};
 use crate::runtime::{Instance, InstanceState};
@@ -22,7 +22,12 @@ enum Next {
 }
 
 /// The next step towards a running container.
-pub(super) fn bring_up(facts: Facts<'_>, draft: &mut Draft, container: &Container, place: Option<&Place>) {
+pub(super) fn bring_up(
+    facts: PlanInputs<'_>,
+    draft: &mut Draft,
+    container: &Container,
+    place: Option<&SandboxRef>,
+) {
     let name = &container.name;
     if facts.history.flights.contains_key(&Op::Container(name.clone())) {
         return;
@@ -43,14 +48,14 @@ pub(super) fn bring_up(facts: Facts<'_>, draft: &mut Draft, container: &Containe
     };
     if let Some(place) = place {
         let target = facts.observed.newest(&container.target).map(|t| t.id.clone()).unwrap_or_default();
-        let (container, place) = (name.clone(), Place { target, ..place.clone() });
+        let (container, place) = (name.clone(), SandboxRef { target, ..place.clone() });
         draft.act(facts, Action::CreateContainer { container, attempt, place, image, ended });
     }
 }
 
 /// Gets the image of a container whose turn has not come: that takes longest, and needs nothing
 /// else.
-pub(super) fn fetch_ahead(facts: Facts<'_>, draft: &mut Draft, container: &Container) {
+pub(super) fn fetch_ahead(facts: PlanInputs<'_>, draft: &mut Draft, container: &Container) {
     let name = &container.name;
     let attempt = facts.history.next_attempt(name);
     let there = facts.history.images.get(name).is_some_and(|(for_attempt, _)| *for_attempt == attempt);
@@ -63,7 +68,7 @@ pub(super) fn fetch_ahead(facts: Facts<'_>, draft: &mut Draft, container: &Conta
 
 /// Whether those after it in the list wait for its postStart hook: while it is on its way to it, not
 /// while it waits after a failure.
-pub(super) fn holds_the_next(facts: Facts<'_>, draft: &Draft, container: &Container) -> bool {
+pub(super) fn holds_the_next(facts: PlanInputs<'_>, draft: &Draft, container: &Container) -> bool {
     let name = &container.name;
     let newest = facts.observed.newest(name).map(|newest| &newest.id);
     let is_its = |op: &Op| match op {
@@ -78,14 +83,18 @@ pub(super) fn holds_the_next(facts: Facts<'_>, draft: &Draft, container: &Contai
 }
 
 /// The record that counts: one of another sandbox says nothing about an init container.
-fn record<'a>(facts: Facts<'a>, container: &Container, place: Option<&Place>) -> Option<&'a Instance> {
+fn record<'a>(
+    facts: PlanInputs<'a>,
+    container: &Container,
+    place: Option<&SandboxRef>,
+) -> Option<&'a Instance> {
     match (container.role, place) {
         (Role::Regular | Role::Ephemeral, _) | (_, None) => facts.record(container),
         (Role::Init | Role::Sidecar, Some(place)) => facts.record_in(container, &place.sandbox),
     }
 }
 
-fn next(facts: Facts<'_>, draft: &mut Draft, container: &Container, place: Option<&Place>) -> Next {
+fn next(facts: PlanInputs<'_>, draft: &mut Draft, container: &Container, place: Option<&SandboxRef>) -> Next {
     let Some(instance) = record(facts, container, place) else {
         return Next::Another { ended: None };
     };
@@ -119,13 +128,13 @@ fn next(facts: Facts<'_>, draft: &mut Draft, container: &Container, place: Optio
 }
 
 /// Whether the runtime has one of it that may run or not.
-fn is_lost(facts: Facts<'_>, container: &Container) -> bool {
+fn is_lost(facts: PlanInputs<'_>, container: &Container) -> bool {
     let mut own = facts.observed.containers.iter().filter(|c| c.name == container.name);
     own.any(|c| c.state == InstanceState::Unknown)
 }
 
 /// Whether one that has ended so is started again.
-fn again(facts: Facts<'_>, container: &Container, instance: &Instance) -> bool {
+fn again(facts: PlanInputs<'_>, container: &Container, instance: &Instance) -> bool {
     if facts.history.makes_anew(&instance.id) {
         return true;
     }
@@ -143,7 +152,7 @@ fn again(facts: Facts<'_>, container: &Container, instance: &Instance) -> bool {
 }
 
 /// The hook of one that this agent has started.
-fn post_start(facts: Facts<'_>, draft: &mut Draft, container: &Container) {
+fn post_start(facts: PlanInputs<'_>, draft: &mut Draft, container: &Container) {
     let running = facts
         .observed
         .newest(&container.name)
@@ -156,7 +165,7 @@ fn post_start(facts: Facts<'_>, draft: &mut Draft, container: &Container) {
 }
 
 /// Of one image at most one fetch is under way: whoever asks next finds it there.
-fn ensure_image(facts: Facts<'_>, draft: &mut Draft, container: &Container, attempt: u32) {
+fn ensure_image(facts: PlanInputs<'_>, draft: &mut Draft, container: &Container, attempt: u32) {
     let same = |name: &String| {
         *name != container.name && facts.pod.container(name).is_some_and(|c| c.image == container.image)
     };
@@ -166,7 +175,7 @@ fn ensure_image(facts: Facts<'_>, draft: &mut Draft, container: &Container, atte
     if under_way || begins {
         return;
     }
-    match facts.history.pull.blocked(&pull_key(facts.pod, container), facts.now) {
+    match facts.history.pull.blocked_until(&pull_key(facts.pod, container), facts.now) {
         Some(until) => {
             draft.wake_at(until);
             if facts.history.troubles.contains_key(&container.name) {

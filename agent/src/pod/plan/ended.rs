@@ -3,7 +3,7 @@
 
 use gantry_model::pod::{Container, RestartPolicy, Role};
 
-use super::{Draft, Facts};
+use super::{Draft, PlanInputs};
 use crate::pod::plan::Op;
 use crate::pod::restart::starts_again;
 use crate::pod::status::ContainerState;
@@ -26,7 +26,7 @@ pub enum Ended {
 pub const UNKNOWN_CODE: i32 = 137;
 
 /// `resets`: all its containers are being started anew.
-pub(super) fn decide(facts: Facts<'_>, resets: bool, draft: &mut Draft) -> Option<Ended> {
+pub(super) fn decide(facts: PlanInputs<'_>, resets: bool, draft: &mut Draft) -> Option<Ended> {
     if let Some(limit) = facts.pod.active_deadline {
         let left = limit.saturating_sub(facts.history.active(facts.now));
         if left.is_zero() {
@@ -34,20 +34,20 @@ pub(super) fn decide(facts: Facts<'_>, resets: bool, draft: &mut Draft) -> Optio
         }
         draft.wake_at(facts.now + left);
     }
-    (!resets && finished(facts)).then_some(Ended::Finished)
+    (!resets && is_finished(facts)).then_some(Ended::Finished)
 }
 
-fn finished(facts: Facts<'_>) -> bool {
-    init_failed(facts) || {
+fn is_finished(facts: PlanInputs<'_>) -> bool {
+    has_init_failed(facts) || {
         let lost = sandbox_lost(facts);
         // One of which nothing but its name is known has nothing to finish.
         let mut containers = facts.pod.containers.iter().peekable();
-        containers.peek().is_some() && containers.all(|container| done(facts, container, lost))
+        containers.peek().is_some() && containers.all(|container| is_done(facts, container, lost))
     }
 }
 
 /// Whether the container has ended for good. One that is being made is not, whatever its record.
-fn done(facts: Facts<'_>, container: &Container, lost: bool) -> bool {
+fn is_done(facts: PlanInputs<'_>, container: &Container, lost: bool) -> bool {
     let busy = facts.history.flights.contains_key(&Op::Container(container.name.clone()));
     !busy
         && !facts.history.last.get(&container.name).is_some_and(|last| facts.history.makes_anew(&last.id))
@@ -62,7 +62,7 @@ fn done(facts: Facts<'_>, container: &Container, lost: bool) -> bool {
 
 /// Whether the API knows how it ended, or that it ran, and nobody else knows of it any more: what is
 /// to run once is not run again.
-fn forgotten(facts: Facts<'_>, container: &Container) -> bool {
+fn forgotten(facts: PlanInputs<'_>, container: &Container) -> bool {
     if facts.history.last.contains_key(&container.name) {
         return false;
     }
@@ -75,7 +75,7 @@ fn forgotten(facts: Facts<'_>, container: &Container) -> bool {
 
 /// A pod that is never restarted gets no second sandbox once anything was made in the
 /// first.
-fn sandbox_lost(facts: Facts<'_>) -> bool {
+fn sandbox_lost(facts: PlanInputs<'_>) -> bool {
     facts.pod.restart_policy == RestartPolicy::Never
         && facts.observed.sandboxes.iter().all(|s| !s.serves(facts.pod.namespaces.host_network))
         && !facts.observed.sandboxes.is_empty()
@@ -83,7 +83,7 @@ fn sandbox_lost(facts: Facts<'_>) -> bool {
 }
 
 /// An init container that failed and is not tried again takes the pod along.
-fn init_failed(facts: Facts<'_>) -> bool {
+fn has_init_failed(facts: PlanInputs<'_>) -> bool {
     let Some(newest) = facts.observed.newest_sandbox() else { return false };
     let begun = facts.pod.containers.iter().any(|c| facts.record_in(c, &newest.id).is_some());
     !begun

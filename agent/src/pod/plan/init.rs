@@ -7,11 +7,11 @@
 
 use gantry_model::pod::{Container, Role};
 
-use super::{Draft, Facts, Op, Place, containers, ended, sidecars, stop};
+use super::{Draft, Op, PlanInputs, SandboxRef, containers, ended, sidecars, stop};
 use crate::runtime::InstanceState;
 
 /// Brings the next one up and keeps the sidecars running; whether the others may follow.
-pub(super) fn plan(facts: Facts<'_>, draft: &mut Draft, place: Option<&Place>) -> bool {
+pub(super) fn plan(facts: PlanInputs<'_>, draft: &mut Draft, place: Option<&SandboxRef>) -> bool {
     let list = &facts.pod.init_containers;
     let Some(place) = place else {
         list.iter().for_each(|container| containers::fetch_ahead(facts, draft, container));
@@ -44,7 +44,7 @@ pub(super) fn plan(facts: Facts<'_>, draft: &mut Draft, place: Option<&Place>) -
     at >= list.len()
 }
 
-fn is_done(facts: Facts<'_>, container: &Container, place: &Place) -> bool {
+fn is_done(facts: PlanInputs<'_>, container: &Container, place: &SandboxRef) -> bool {
     let Some(instance) = facts.record_in(container, &place.sandbox) else { return false };
     match container.role {
         Role::Sidecar => facts.has_started(container, instance),

@@ -1,14 +1,14 @@
 //! Which probes are due, and what of their results must outlive the agent. Pure. Called by
 //! [`super::plan`].
 
-use super::{Action, Draft, Facts, Op, address};
+use super::{Action, Draft, Op, PlanInputs, address};
 use crate::checkpoint::Marks;
 use crate::pod::Life;
 use crate::pod::probing::{KINDS, ProbeKind};
 use crate::runtime::InstanceState;
 
 /// Begins the tries that are due. A pod that ends is only asked whether it is still ready.
-pub(super) fn plan(facts: Facts<'_>, draft: &mut Draft, life: Life) {
+pub(super) fn plan(facts: PlanInputs<'_>, draft: &mut Draft, life: Life) {
     let kinds: &[ProbeKind] = match life {
         Life::Starting | Life::Running => &KINDS,
         Life::Stopping { .. } => &[ProbeKind::Readiness],
@@ -39,7 +39,7 @@ pub(super) fn plan(facts: Facts<'_>, draft: &mut Draft, life: Life) {
 }
 
 /// Writes down how far the running containers are, when that has changed.
-pub(super) fn remember(facts: Facts<'_>, draft: &mut Draft) {
+pub(super) fn remember(facts: PlanInputs<'_>, draft: &mut Draft) {
     let running = facts.pod.all_containers().filter_map(|container| {
         let instance = facts.observed.newest(&container.name)?;
         matches!(instance.state, InstanceState::Running { .. }).then_some(())?;
@@ -52,6 +52,6 @@ pub(super) fn remember(facts: Facts<'_>, draft: &mut Draft) {
 }
 
 /// Whether the pod's last checkpoint is written: it must not outlive the pod.
-pub(in crate::pod) fn is_forgotten(facts: Facts<'_>) -> bool {
+pub(in crate::pod) fn is_forgotten(facts: PlanInputs<'_>) -> bool {
     facts.history.remembered.is_empty()
 }

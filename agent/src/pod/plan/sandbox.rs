@@ -3,18 +3,18 @@
 
 use gantry_model::pod::Role;
 
-use super::{Action, Draft, Facts, stop};
+use super::{Action, Draft, PlanInputs, stop};
 use crate::runtime::{Instance, InstanceState, Sandbox};
 
 /// The newest one that serves.
-pub(super) fn current(facts: Facts<'_>) -> Option<&Sandbox> {
+pub(super) fn current(facts: PlanInputs<'_>) -> Option<&Sandbox> {
     let host_network = facts.pod.namespaces.host_network;
     let serving = facts.observed.sandboxes.iter().filter(|s| s.serves(host_network));
     serving.max_by_key(|s| (s.attempt, s.created_at))
 }
 
 /// The next one.
-pub(super) fn run(facts: Facts<'_>, parent: &str) -> Action {
+pub(super) fn run(facts: PlanInputs<'_>, parent: &str) -> Action {
     Action::RunSandbox {
         attempt: facts.history.next_sandbox_attempt(),
         cgroup_parent: parent.to_owned(),
@@ -24,7 +24,7 @@ pub(super) fn run(facts: Facts<'_>, parent: &str) -> Action {
 
 /// Stops each sandbox but the current one, after what still runs in it, which gets its grace;
 /// whether any is not stopped yet.
-pub(super) fn stop_leftovers(facts: Facts<'_>, draft: &mut Draft, current: Option<&Sandbox>) -> bool {
+pub(super) fn stop_leftovers(facts: PlanInputs<'_>, draft: &mut Draft, current: Option<&Sandbox>) -> bool {
     let mut any = false;
     for sandbox in &facts.observed.sandboxes {
         let is_current = current.is_some_and(|c| c.id == sandbox.id);
@@ -51,7 +51,7 @@ pub(super) fn stop_leftovers(facts: Facts<'_>, draft: &mut Draft, current: Optio
 /// Keeps the newest record of each container and the one before it, and the sandboxes
 /// they are in. Of init containers only the newest, as upstream. None of one of which the runtime lost
 /// track: only its removal ends it for sure.
-pub(super) fn remove_old(facts: Facts<'_>, draft: &mut Draft, current: Option<&Sandbox>) {
+pub(super) fn remove_old(facts: PlanInputs<'_>, draft: &mut Draft, current: Option<&Sandbox>) {
     for instance in &facts.observed.containers {
         let newer = facts.observed.containers.iter().filter(|other| {
             other.name == instance.name

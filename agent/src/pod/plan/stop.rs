@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use gantry_model::pod::{Container, RestartPolicy, Role};
 
-use super::{Action, Draft, Facts, Op, address, sidecars};
+use super::{Action, Draft, Op, PlanInputs, address, sidecars};
 use crate::pod::probing::ProbeKind;
 use crate::pod::restart::starts_again;
 use crate::runtime::{Instance, InstanceState};
@@ -26,7 +26,7 @@ pub(in crate::pod) struct Order {
 }
 
 /// The next step towards the end of a running container.
-pub(in crate::pod) fn one(facts: Facts<'_>, draft: &mut Draft, instance: &Instance, order: Order) {
+pub(in crate::pod) fn one(facts: PlanInputs<'_>, draft: &mut Draft, instance: &Instance, order: Order) {
     let Order { deadline, why, turn } = order;
     let (container, id) = (instance.name.clone(), instance.id.clone());
     let spec = facts.pod.container(&container);
@@ -54,7 +54,7 @@ pub(in crate::pod) fn one(facts: Facts<'_>, draft: &mut Draft, instance: &Instan
 
 /// One of which the runtime lost track may still run: it is asked to stop within its grace. Whether that
 /// was done, and it may be removed, which ends it for sure.
-pub(super) fn lost(facts: Facts<'_>, draft: &mut Draft, instance: &Instance) -> bool {
+pub(super) fn lost(facts: PlanInputs<'_>, draft: &mut Draft, instance: &Instance) -> bool {
     let (container, id) = (instance.name.clone(), instance.id.clone());
     let why = "Container is in \"unknown\" state, try killing it before restart".to_owned();
     let deadline = facts.now + facts.pod.grace;
@@ -72,7 +72,7 @@ pub(super) fn lost(facts: Facts<'_>, draft: &mut Draft, instance: &Instance) -> 
 }
 
 /// Main containers at once; a sidecar when they and the sidecars after it have ended.
-pub(in crate::pod) fn is_turn(facts: Facts<'_>, instance: &Instance) -> bool {
+pub(in crate::pod) fn is_turn(facts: PlanInputs<'_>, instance: &Instance) -> bool {
     let runs = |container: &Container| {
         let here = facts.observed.containers.iter().filter(|c| c.name == container.name);
         here.into_iter().any(|c| matches!(c.state, InstanceState::Running { .. }))
@@ -82,7 +82,7 @@ pub(in crate::pod) fn is_turn(facts: Facts<'_>, instance: &Instance) -> bool {
 }
 
 /// Ends the containers that a probe or their own hook has found bad.
-pub(super) fn kill_failed(facts: Facts<'_>, draft: &mut Draft) {
+pub(super) fn kill_unhealthy(facts: PlanInputs<'_>, draft: &mut Draft) {
     let winds_down = winds_down(facts);
     for container in facts.pod.all_containers() {
         if winds_down && container.role == Role::Sidecar {
@@ -100,7 +100,7 @@ pub(super) fn kill_failed(facts: Facts<'_>, draft: &mut Draft) {
 
 /// Whether no regular container will run again once those that are being ended have: then sidecars
 /// are neither started nor ended for their probes any more, as upstream, which ends the pod from here.
-pub(super) fn winds_down(facts: Facts<'_>) -> bool {
+pub(super) fn winds_down(facts: PlanInputs<'_>) -> bool {
     let for_good = |container: &Container| {
         let Some(instance) = facts.observed.newest(&container.name) else { return false };
         if facts.history.makes_anew(&instance.id) {
@@ -120,7 +120,7 @@ pub(super) fn winds_down(facts: Facts<'_>) -> bool {
 
 /// Since when it is to be ended, within which grace, and why.
 fn verdict(
-    facts: Facts<'_>,
+    facts: PlanInputs<'_>,
     container: &Container,
     instance: &Instance,
 ) -> Option<(Duration, Duration, String)> {
@@ -161,7 +161,7 @@ fn failed_probe(container: &Container, kind: ProbeKind) -> String {
 
 /// Hooks of containers that do not run any more, and pulls and post-start hooks of a pod that ends:
 /// nobody waits for them.
-pub(in crate::pod) fn abandon(facts: Facts<'_>, draft: &mut Draft) {
+pub(in crate::pod) fn abandon(facts: PlanInputs<'_>, draft: &mut Draft) {
     let runs = |id: &String| {
         let found = facts.observed.containers.iter().find(|c| c.id == *id);
         found.is_some_and(|c| matches!(c.state, InstanceState::Running { .. }))

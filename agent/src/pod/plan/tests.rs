@@ -4,9 +4,9 @@ use gantry_model::pod::RestartPolicy;
 
 use super::*;
 use crate::pod::StopStep;
-use crate::pod::history::{Output, Trouble};
 use crate::pod::probing::ProbeKind;
-use crate::pod::tests::{container, in_role, pod, restarted};
+use crate::pod::tests::{container, in_role, pod, with_restart_policy};
+use crate::pod::worker_state::{Output, WaitReason};
 use crate::runtime::{Exit, Image};
 
 const NOW: Duration = Duration::from_secs(1000);
@@ -46,17 +46,17 @@ fn running() -> InstanceState {
     InstanceState::Running { started_at: 1 }
 }
 
-/// Of a pod whose ground is made and whose ended containers were heard.
-fn memory(pod: &Pod, observed: &Observed) -> History {
-    let mut history = History::new(NOW);
-    history.ground = Ground::Ready { parent: "/kubepods/poduid-1".into() };
+/// Of a pod whose resources are made and whose ended containers were observed.
+fn memory(pod: &Pod, observed: &Observed) -> WorkerState {
+    let mut history = WorkerState::new(NOW);
+    history.resources = PodResources::Ready { parent: "/kubepods/poduid-1".into() };
     history.absorb(pod, observed, NOW, 0);
     history.words = observed.containers.iter().map(|c| (c.id.clone(), String::new())).collect();
     history
 }
 
 fn decide(policy: RestartPolicy, observed: &Observed, orders: &Orders) -> Plan {
-    let pod = restarted(policy, pod());
+    let pod = with_restart_policy(policy, pod());
     plan(&pod, orders, observed, &memory(&pod, observed), NOW)
 }
 
@@ -166,8 +166,8 @@ fn trap_03_a_terminal_pod_stays_terminal() {
     }
     // Also when its records were removed since.
     let mut history = memory(&pod(), &seen);
-    history.ground = Ground::Gone;
-    let pod = restarted(RestartPolicy::Never, pod());
+    history.resources = PodResources::Gone;
+    let pod = with_restart_policy(RestartPolicy::Never, pod());
     let plan = plan(&pod, &Orders::default(), &Observed::default(), &history, NOW);
     assert_eq!((plan.life, plan.actions.len()), (Life::Stopped, 0));
 }
@@ -175,7 +175,7 @@ fn trap_03_a_terminal_pod_stays_terminal() {
 #[test]
 fn a_pod_that_is_never_restarted_gets_no_second_sandbox_once_a_container_was_made() {
     let containers = vec![container("web"), container("late")];
-    let pod = restarted(RestartPolicy::Never, Pod { containers, ..pod() });
+    let pod = with_restart_policy(RestartPolicy::Never, Pod { containers, ..pod() });
     let seen = observed(&[sandbox("s", 0, false)], &[instance("c", 0, "s", exited(137))]);
     let history = memory(&pod, &seen);
     assert!(plan(&pod, &Orders::default(), &seen, &history, NOW).ended.is_some());
@@ -202,15 +202,15 @@ fn trap_04_the_end_goes_containers_sandbox_volumes_cgroup_records() {
     let down = observed(&[sandbox("s", 0, false)], &[instance("c", 0, "s", exited(143))]);
     let mut history = memory(&pod(), &down);
     history.stopped_sandboxes.insert("s".into());
-    for (ground, op, step) in [
-        (Ground::Ready { parent: String::new() }, Op::NoVolumes, StopStep::Volumes),
-        (Ground::NoVolumes, Op::NoCgroup, StopStep::Cgroup),
+    for (resources, op, step) in [
+        (PodResources::Ready { parent: String::new() }, Op::NoVolumes, StopStep::Volumes),
+        (PodResources::NoVolumes, Op::NoCgroup, StopStep::Cgroup),
     ] {
-        history.ground = ground;
+        history.resources = resources;
         let plan = plan(&pod(), &orders, &down, &history, NOW);
         assert_eq!((ops(&plan), plan.life), (vec![op], Life::Stopping { deadline: Some(deadline), step }));
     }
-    history.ground = Ground::Gone;
+    history.resources = PodResources::Gone;
     assert_eq!(plan(&pod(), &killed(), &down, &history, NOW).life, Life::Stopped);
     let removing = plan(&pod(), &orders, &down, &history, NOW);
     assert_eq!((ops(&removing), removing.life), (vec![Op::RemoveContainer("c".into())], Life::Stopped));
@@ -235,7 +235,7 @@ fn what_was_begun_is_awaited_before_a_pod_is_gone() {
     let mut orders = killed();
     orders.remove = true;
     for op in [Op::Cgroup, Op::Volumes, Op::Sandbox, Op::Container("web".into())] {
-        let mut history = History::default();
+        let mut history = WorkerState::default();
         history.flights.insert(op, None);
         let plan = plan(&pod(), &orders, &Observed::default(), &history, NOW);
         assert!(matches!(plan.life, Life::Stopping { .. }), "{plan:?}");
@@ -249,7 +249,7 @@ fn who_comes_after_a_container_with_a_post_start_hook_waits_for_it() {
     first.lifecycle.post_start = Some(Handler::Sleep(Duration::from_secs(1)));
     let pod = Pod { containers: vec![first, container("b")], ..pod() };
     let of = |name: &str, state| named(&format!("{name}-0"), name, "s", state);
-    let next = |list: &[Instance], with: &dyn Fn(&mut History)| {
+    let next = |list: &[Instance], with: &dyn Fn(&mut WorkerState)| {
         let seen = observed(&[sandbox("s", 0, true)], list);
         let mut history = memory(&pod, &seen);
         for name in ["a", "b"] {
@@ -260,11 +260,11 @@ fn who_comes_after_a_container_with_a_post_start_hook_waits_for_it() {
         ops(&plan(&pod, &Orders::default(), &seen, &history, NOW))
     };
     assert_eq!(next(&[], &|_| ()), [Op::Container("a".into())]);
-    let busy = |history: &mut History| {
+    let busy = |history: &mut WorkerState| {
         history.flights.insert(Op::Container("a".into()), None);
     };
     assert!(next(&[], &busy).is_empty());
-    let hooked = |history: &mut History| {
+    let hooked = |history: &mut WorkerState| {
         history.flights.insert(Op::PostStart("a-0".into()), None);
     };
     assert!(next(&[of("a", running())], &hooked).is_empty());
@@ -284,14 +284,14 @@ fn sidecars_are_left_as_they_are_while_the_last_container_ends_for_good() {
         termination_grace: None,
     });
     let sidecar = in_role("side", Role::Sidecar);
-    let pod = restarted(
+    let pod = with_restart_policy(
         RestartPolicy::Never,
         Pod { init_containers: vec![sidecar], containers: vec![web], ..pod() },
     );
     let list = [named("s-0", "side", "s", exited(1)), named("w-0", "web", "s", running())];
     let seen = observed(&[sandbox("s", 0, true)], &list);
     let mut history = memory(&pod, &seen);
-    let planned = |history: &History| ops(&plan(&pod, &Orders::default(), &seen, history, NOW));
+    let planned = |history: &WorkerState| ops(&plan(&pod, &Orders::default(), &seen, history, NOW));
     assert!(planned(&history).iter().any(|op| *op == Op::Image("side".into())), "{:?}", planned(&history));
     let web = pod.containers.first().unwrap();
     history.probing.record(web, ProbeKind::Liveness, "w-0", Some(false), NOW);
@@ -319,14 +319,15 @@ fn a_container_of_which_the_runtime_lost_track_is_stopped_then_removed_and_only_
     let why = Some("Container is in \"unknown\" state, try killing it before restart".to_owned());
     let stop = Action::StopContainer { container: "web".into(), id: "c".into(), deadline, why };
     let remove = Action::RemoveContainer { id: "c".into() };
-    let next = |seen: &Observed, history: &History, now| plan(&pod, &Orders::default(), seen, history, now);
+    let next =
+        |seen: &Observed, history: &WorkerState, now| plan(&pod, &Orders::default(), seen, history, now);
     assert_eq!(next(&seen, &history, NOW).actions, std::slice::from_ref(&stop));
     history.begin(&pod, &stop, NOW);
     assert_eq!(next(&seen, &history, NOW).actions, []);
     // It may have worked or not: the removal ends it by force.
     let mut refused = history.clone();
     let trouble =
-        Trouble { reason: "KillContainerError".into(), message: String::new(), image: String::new() };
+        WaitReason { reason: "KillContainerError".into(), message: String::new(), image: String::new() };
     refused.finish(&pod, &stop, Err(trouble), NOW);
     let later = next(&seen, &refused, NOW);
     assert_eq!((later.actions.len(), later.wake), (0, Some(NOW + Duration::from_secs(1))));
@@ -346,7 +347,7 @@ fn a_container_of_which_the_runtime_lost_track_is_stopped_then_removed_and_only_
 fn staged(policy: RestartPolicy) -> Pod {
     let init_containers =
         vec![in_role("i1", Role::Init), in_role("side", Role::Sidecar), in_role("i2", Role::Init)];
-    restarted(policy, Pod { init_containers, ..pod() })
+    with_restart_policy(policy, Pod { init_containers, ..pod() })
 }
 
 fn named(id: &str, name: &str, sandbox: &str, state: InstanceState) -> Instance {
@@ -362,7 +363,7 @@ fn created_in(pod: &Pod, seen: &Observed) -> Vec<String> {
     created_with(pod, seen, &memory(pod, seen))
 }
 
-fn created_with(pod: &Pod, seen: &Observed, history: &History) -> Vec<String> {
+fn created_with(pod: &Pod, seen: &Observed, history: &WorkerState) -> Vec<String> {
     let mut history = history.clone();
     for container in pod.all_containers() {
         let attempt = history.next_attempt(&container.name);
@@ -494,25 +495,26 @@ fn a_hook_before_the_stop_goes_first_and_no_longer_than_the_grace() {
     pod.containers.first_mut().unwrap().lifecycle.pre_stop = Some(hook);
     let seen = observed(&[sandbox("s", 0, true)], &[instance("c", 0, "s", running())]);
     let mut history = memory(&pod, &seen);
-    let at = |history: &History, now| ops(&plan(&pod, &killed(), &seen, history, now));
+    let at = |history: &WorkerState, now| ops(&plan(&pod, &killed(), &seen, history, now));
     assert_eq!(at(&history, NOW), [Op::PreStop("c".into())]);
     history.flights.insert(Op::PreStop("c".into()), None);
     assert_eq!(at(&history, NOW), []);
     assert_eq!(at(&history, NOW + Duration::from_secs(5)), [Op::StopContainer("c".into())]);
     history.flights.clear();
-    history.hooks.pre_stop_ended("c");
+    history.hooks.record_pre_stop("c");
     assert_eq!(at(&history, NOW), [Op::StopContainer("c".into())]);
 }
 
 #[test]
 fn cgroup_then_volumes_then_sandbox_and_images_beside_them() {
-    let mut history = History::new(NOW);
-    let next = |history: &History| ops(&plan(&pod(), &Orders::default(), &Observed::default(), history, NOW));
+    let mut history = WorkerState::new(NOW);
+    let next =
+        |history: &WorkerState| ops(&plan(&pod(), &Orders::default(), &Observed::default(), history, NOW));
     let image = Op::Image("web".into());
     assert_eq!(next(&history), [Op::Cgroup, image.clone()]);
-    history.ground = Ground::Cgroup { parent: "/x".into() };
+    history.resources = PodResources::Cgroup { parent: "/x".into() };
     assert_eq!(next(&history), [Op::Volumes, image.clone()]);
-    history.ground = Ground::Ready { parent: "/x".into() };
+    history.resources = PodResources::Ready { parent: "/x".into() };
     assert_eq!(next(&history), [Op::Sandbox, image]);
 }
 
@@ -521,7 +523,7 @@ fn one_image_is_fetched_once_for_all_containers_that_want_it() {
     let other = gantry_model::pod::Container { image: "reg/other:v1".into(), ..container("c") };
     let pod = Pod { containers: vec![container("a"), container("b"), other], ..pod() };
     let mut history = memory(&pod, &Observed::default());
-    let images = |history: &History| {
+    let images = |history: &WorkerState| {
         let plan = plan(&pod, &Orders::default(), &Observed::default(), history, NOW);
         ops(&plan).into_iter().filter(|op| matches!(op, Op::Image(_))).collect::<Vec<_>>()
     };
@@ -534,7 +536,7 @@ fn one_image_is_fetched_once_for_all_containers_that_want_it() {
 fn trap_08_the_pull_back_off_hangs_on_pod_and_image_and_outlives_the_sandbox() {
     let pod = Pod { containers: vec![container("a"), container("b")], ..pod() };
     let mut history = memory(&pod, &Observed::default());
-    let trouble = || crate::pod::history::Trouble {
+    let trouble = || crate::pod::worker_state::WaitReason {
         reason: "ErrImagePull".into(),
         message: String::new(),
         image: String::new(),
@@ -573,7 +575,7 @@ fn trap_08_the_crash_back_off_hangs_on_image_and_resources_and_outlives_the_sand
 
 #[test]
 fn the_last_attempt_there_can_be_is_not_followed_by_the_first() {
-    let mut history = History::new(NOW);
+    let mut history = WorkerState::new(NOW);
     history.know_attempt("web", u32::MAX);
     assert_eq!(history.next_attempt("web"), u32::MAX);
     history.absorb(&pod(), &observed(&[sandbox("s", u32::MAX, false)], &[]), NOW, 0);

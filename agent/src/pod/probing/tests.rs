@@ -94,7 +94,7 @@ fn trap_06_marks_speak_for_the_container_they_name_only() {
         let runner = Runner { container: &web, id, since: s(100), age: s(60), adopted: true };
         let mut probing = Probing::default();
         probing.absorb(&pod(), &[runner], &marks);
-        assert_eq!((probing.started(&web, id), probing.ready(&web, id)), (started, ready), "{id}");
+        assert_eq!((probing.is_started(&web, id), probing.ready(&web, id)), (started, ready), "{id}");
         assert_eq!(probing.due(&web, ProbeKind::Startup).is_none(), started, "{id}");
         assert_eq!(probing.mark(&web, id), marks.get(id).copied(), "{id}");
     }

@@ -6,11 +6,11 @@ use std::time::Duration;
 use gantry_base::error::chain;
 use gantry_model::pod::Container;
 
-use super::{Output, Task, Trouble, both, kill_failed, trouble};
+use super::{Output, Task, WaitReason, both, kill_error, wait_reason};
 use crate::events::Kind::{Normal, Warning};
 use crate::events::Note;
-use crate::pod::configure::{Wanted, configure};
-use crate::pod::plan::Place;
+use crate::pod::configure::{ContainerRequest, configure};
+use crate::pod::plan::SandboxRef;
 use crate::runtime::{Image, NewContainer};
 use crate::volumes::{PodFacts, WordsOf};
 
@@ -22,10 +22,10 @@ pub(super) async fn create(
     task: Task<'_>,
     container: &Container,
     attempt: u32,
-    place: &Place,
+    place: &SandboxRef,
     image: &Image,
-) -> Result<String, Trouble> {
-    match made(task, container, attempt, place, image).await {
+) -> Result<String, WaitReason> {
+    match create_container(task, container, attempt, place, image).await {
         Ok(id) => {
             task.tell_of(container, &id, Normal, "Created", "Container created").await;
             Ok(id)
@@ -38,32 +38,35 @@ pub(super) async fn create(
     }
 }
 
-async fn made(
+async fn create_container(
     task: Task<'_>,
     container: &Container,
     attempt: u32,
-    place: &Place,
+    place: &SandboxRef,
     image: &Image,
-) -> Result<String, Trouble> {
-    let Task { deps, pod, teller: _ } = task;
+) -> Result<String, WaitReason> {
+    let Task { deps, pod, notes_out: _ } = task;
     deps.logs
         .prepare(pod, Some(container))
         .await
-        .map_err(|error| trouble("CreateContainerConfigError", chain(&error)))?;
+        .map_err(|error| wait_reason("CreateContainerConfigError", chain(&error)))?;
     if !container.target.is_empty() && place.target.is_empty() {
         let message = format!("unable to find target container {}", container.target);
-        return Err(trouble("CreateContainerConfigError", message));
+        return Err(wait_reason("CreateContainerConfigError", message));
     }
     // The range is the sandbox's: it was given out before, whatever the handler.
     let users = match pod.namespaces.own_users {
         true => Some(
-            deps.users.of(&pod.uid).await.map_err(|error| trouble("CreateContainerConfigError", error))?,
+            deps.users
+                .of(&pod.uid)
+                .await
+                .map_err(|error| wait_reason("CreateContainerConfigError", error))?,
         ),
         false => None,
     };
     let facts = &PodFacts { ips: place.ips.clone() };
-    let images = &super::image::mounted(task, container).await?;
-    let setup = &configure(Wanted { deps, pod, container, attempt, image, facts, images }).await?;
+    let images = &super::image::resolve_image_volumes(task, container).await?;
+    let setup = &configure(ContainerRequest { deps, pod, container, attempt, image, facts, images }).await?;
     let created = deps.runtime.create_container(NewContainer {
         pod,
         container,
@@ -77,7 +80,7 @@ async fn made(
         image_id: &image.id,
         image_user: (image.uid, &image.username),
     });
-    let created = created.await.map_err(|error| trouble("CreateContainerError", error.detail()));
+    let created = created.await.map_err(|error| wait_reason("CreateContainerError", error.detail()));
     let is_image = |volume: &String| images.iter().any(|(name, _)| name == volume);
     let mounts = container.mounts.iter().filter(|mount| is_image(&mount.volume)).count();
     let failure = created.as_ref().err().map(|trouble| trouble.message.as_str());
@@ -90,7 +93,7 @@ pub(super) async fn start(
     container: &Container,
     attempt: u32,
     id: &str,
-) -> Result<Output, Trouble> {
+) -> Result<Output, WaitReason> {
     match task.deps.runtime.start_container(id).await {
         Ok(()) => {
             task.tell_of(container, id, Normal, "Started", "Container started").await;
@@ -103,7 +106,7 @@ pub(super) async fn start(
         Err(error) => {
             let message = format!("Error: {}", error.detail());
             task.tell_of(container, id, Warning, "Failed", &message).await;
-            Err(trouble("RunContainerError", error.detail()))
+            Err(wait_reason("RunContainerError", error.detail()))
         }
     }
 }
@@ -112,7 +115,7 @@ pub(super) async fn start(
 pub(super) async fn tell_end(task: Task<'_>, container: &str, id: &str, why: Option<&str>) {
     if let Some(why) = why {
         let message = why.replace(id, container);
-        task.teller.tell(Note::container(Normal, "Killing", container, message)).await;
+        task.notes_out.tell(Note::container(Normal, "Killing", container, message)).await;
     }
 }
 
@@ -121,14 +124,14 @@ pub(super) async fn stop(
     container: &str,
     id: &str,
     deadline: Duration,
-) -> Result<Output, Trouble> {
+) -> Result<Output, WaitReason> {
     let grace = deadline.saturating_sub(task.deps.clock.mono()).max(SHORTEST_GRACE);
     match task.deps.runtime.stop_container(id, grace).await {
         Ok(()) => Ok(Output::Done),
         Err(error) => {
-            let message = kill_failed("KillContainer", container, &error);
+            let message = kill_error("KillContainer", container, &error);
             task.tell(Warning, "FailedKillPod", message).await;
-            Err(trouble("KillContainerError", both(&error)))
+            Err(wait_reason("KillContainerError", both(&error)))
         }
     }
 }
@@ -138,7 +141,7 @@ pub(super) async fn last_words(
     task: Task<'_>,
     of: WordsOf<'_>,
     log: Option<&str>,
-) -> Result<Output, Trouble> {
+) -> Result<Output, WaitReason> {
     let from_file = match task.deps.volumes.last_words(of).await {
         Ok(words) => words.unwrap_or_default(),
         // Said in its place, as upstream.
@@ -147,15 +150,15 @@ pub(super) async fn last_words(
     match log {
         Some(path) if from_file.is_empty() => {
             let words = task.deps.runtime.log_end(path).await;
-            words.map(Output::Text).map_err(|error| trouble("LogError", both(&error)))
+            words.map(Output::Text).map_err(|error| wait_reason("LogError", both(&error)))
         }
         _ => Ok(Output::Text(from_file)),
     }
 }
 
-pub(super) async fn remove(task: Task<'_>, id: &str) -> Result<Output, Trouble> {
+pub(super) async fn remove(task: Task<'_>, id: &str) -> Result<Output, WaitReason> {
     let removed = task.deps.runtime.remove_container(id).await;
-    removed.map_err(|error| trouble("RemoveContainerError", both(&error)))?;
+    removed.map_err(|error| wait_reason("RemoveContainerError", both(&error)))?;
     // Later than a container that is gone: the sweep takes what stays.
     if let Err(error) = task.deps.logs.unlink(task.pod, id).await {
         tracing::error!(pod = task.pod.full_name(), error = chain(&error), "a log's link stays");

@@ -8,7 +8,7 @@ use gantry_model::pod::Container;
 use gantry_model::pod::probe::{Handler, HttpGet};
 
 use super::container::SHORTEST_GRACE;
-use super::{Output, Task, Trouble, probe, trouble};
+use super::{Output, Task, WaitReason, probe, wait_reason};
 use crate::events::Kind::Warning;
 use crate::probe::{HttpError, request};
 
@@ -23,13 +23,13 @@ pub(super) async fn post_start(
     container: &Container,
     id: &str,
     address: &str,
-) -> Result<Output, Trouble> {
+) -> Result<Output, WaitReason> {
     let Some(handler) = &container.lifecycle.post_start else { return Ok(Output::Done) };
     match run(task, container, id, address, handler, LONGEST).await {
         Ok(()) => Ok(Output::Done),
         Err(message) => {
             task.tell_of(container, id, Warning, "FailedPostStartHook", "PostStartHook failed").await;
-            Err(trouble("PostStartHookError", message))
+            Err(wait_reason("PostStartHookError", message))
         }
     }
 }
@@ -41,14 +41,14 @@ pub(super) async fn pre_stop(
     id: &str,
     address: &str,
     deadline: Duration,
-) -> Result<Output, Trouble> {
+) -> Result<Output, WaitReason> {
     let Some(handler) = &container.lifecycle.pre_stop else { return Ok(Output::Done) };
     let left = deadline.saturating_sub(task.deps.clock.mono());
     match run(task, container, id, address, handler, left).await {
         Ok(()) => Ok(Output::Done),
         Err(message) => {
             task.tell_of(container, id, Warning, "FailedPreStopHook", "PreStopHook failed").await;
-            Err(trouble("FailedPreStopHook", message))
+            Err(wait_reason("FailedPreStopHook", message))
         }
     }
 }

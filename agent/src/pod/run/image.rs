@@ -8,7 +8,7 @@ use gantry_model::names::parse_image;
 use gantry_model::pod::volume::{Volume, VolumeSource};
 use gantry_model::pod::{Container, Pod, PullPolicy};
 
-use super::{Output, Task, Trouble, trouble};
+use super::{Output, Task, WaitReason, wait_reason};
 use crate::events::Kind::{self, Normal, Warning};
 use crate::events::Note;
 use crate::images::{Ask, Offers};
@@ -21,9 +21,13 @@ const LONGEST: Duration = Duration::from_secs(300);
 
 /// The image, and those that the container has mounted, after asking the registry when a policy says
 /// so.
-pub(super) async fn ensure(task: Task<'_>, container: &Container) -> Result<Output, Trouble> {
-    let own =
-        Wanted { task, container: Some(container), written: &container.image, policy: container.pull_policy };
+pub(super) async fn ensure(task: Task<'_>, container: &Container) -> Result<Output, WaitReason> {
+    let own = ImageRequest {
+        task,
+        container: Some(container),
+        written: &container.image,
+        policy: container.pull_policy,
+    };
     let found = match volumes(task, container).await {
         Ok(()) => own.find().await,
         Err(trouble) => Err(trouble),
@@ -50,12 +54,12 @@ fn images_of<'a>(
 }
 
 /// All of them are tried: those that can be had need not wait for the others.
-async fn volumes(task: Task<'_>, container: &Container) -> Result<(), Trouble> {
+async fn volumes(task: Task<'_>, container: &Container) -> Result<(), WaitReason> {
     let mut last = Ok(());
     for (_, reference, policy) in images_of(task.pod, container) {
-        let wanted = Wanted { task, container: None, written: reference, policy };
+        let wanted = ImageRequest { task, container: None, written: reference, policy };
         if let Err(trouble) = wanted.find().await {
-            last = Err(Trouble { image: reference.to_owned(), ..trouble });
+            last = Err(WaitReason { image: reference.to_owned(), ..trouble });
         }
     }
     last
@@ -63,7 +67,7 @@ async fn volumes(task: Task<'_>, container: &Container) -> Result<(), Trouble> {
 
 /// An image that is to be there.
 #[derive(Clone, Copy)]
-struct Wanted<'a> {
+struct ImageRequest<'a> {
     task: Task<'a>,
     /// Events are about the pod without one: the image is a volume's.
     container: Option<&'a Container>,
@@ -71,15 +75,15 @@ struct Wanted<'a> {
     policy: PullPolicy,
 }
 
-impl Wanted<'_> {
+impl ImageRequest<'_> {
     async fn tell(self, kind: Kind, reason: &'static str, message: &str) {
         match self.container {
             Some(container) => self.task.tell_of(container, "", kind, reason, message).await,
-            None => self.task.teller.tell(Note::pod(kind, reason, message)).await,
+            None => self.task.notes_out.tell(Note::pod(kind, reason, message)).await,
         }
     }
 
-    async fn find(self) -> Result<Image, Trouble> {
+    async fn find(self) -> Result<Image, WaitReason> {
         let (mut present, mut pulled) = (None, None);
         let found = self.look(&mut present, &mut pulled).await;
         self.task.deps.images.count_ask(self.policy, present, pulled);
@@ -87,14 +91,14 @@ impl Wanted<'_> {
     }
 
     /// `present` and `pulled` become what was found out on the way.
-    async fn look(self, present: &mut Option<bool>, pulled: &mut Option<bool>) -> Result<Image, Trouble> {
+    async fn look(self, present: &mut Option<bool>, pulled: &mut Option<bool>) -> Result<Image, WaitReason> {
         let Self { task, written, policy, .. } = self;
         let Some(name) = parse_image(written) else {
             let message = format!(
                 "Failed to apply default image tag {written:?}: couldn't parse image name {written:?}: invalid reference format"
             );
             self.tell(Warning, "InspectFailed", &message).await;
-            return Err(trouble("InvalidImageName", message));
+            return Err(wait_reason("InvalidImageName", message));
         };
         let ask = Ask { pod: task.pod, written, full: &name.full };
         if policy != PullPolicy::Always {
@@ -103,7 +107,7 @@ impl Wanted<'_> {
                 Err(error) => {
                     let message = format!("Failed to inspect image {written:?}: {}", error.in_go());
                     self.tell(Warning, "InspectFailed", &message).await;
-                    return Err(trouble("ImageInspectError", message));
+                    return Err(wait_reason("ImageInspectError", message));
                 }
             };
             *present = Some(found.is_some());
@@ -122,14 +126,14 @@ impl Wanted<'_> {
                 let message = format!("Container image {written:?} is not present with pull policy of Never");
                 self.tell(Warning, "ErrImageNeverPull", &message).await;
                 *pulled = present.filter(|present| *present);
-                return Err(trouble("ErrImageNeverPull", message));
+                return Err(wait_reason("ErrImageNeverPull", message));
             }
         }
         *pulled = Some(true);
         self.pull(ask).await
     }
 
-    async fn pull(self, ask: Ask<'_>) -> Result<Image, Trouble> {
+    async fn pull(self, ask: Ask<'_>) -> Result<Image, WaitReason> {
         let Self { task, written, .. } = self;
         let Offers { offers, missing } =
             task.deps.images.offers(task.deps.api.as_ref(), task.pod, ask.full).await;
@@ -148,11 +152,11 @@ impl Wanted<'_> {
             Err(error) => {
                 let message = format!("Failed to pull image {written:?}: {error}");
                 self.tell(Warning, "Failed", &message).await;
-                return Err(judged(written, &error));
+                return Err(classify_pull_error(written, &error));
             }
         };
         let all = task.deps.clock.mono().saturating_sub(begun);
-        let image = self.described(ask.full).await?;
+        let image = self.describe_image(ask.full).await?;
         task.deps.images.count_pull(image.size, all);
         let message = format!(
             "Successfully pulled image {written:?} in {} ({} including waiting). Image size: {} bytes.",
@@ -193,7 +197,7 @@ impl Wanted<'_> {
 
     /// What the image says of itself decides whether it may run (runAsNonRoot): without that, it may
     /// not.
-    async fn described(self, full: &str) -> Result<Image, Trouble> {
+    async fn describe_image(self, full: &str) -> Result<Image, WaitReason> {
         let why = match self.task.deps.runtime.image(full).await {
             Ok(Some(image)) => return Ok(image),
             Ok(None) => "the runtime does not know the image that it has just pulled".to_owned(),
@@ -201,7 +205,7 @@ impl Wanted<'_> {
         };
         let message = format!("Failed to inspect image {:?}: {why}", self.written);
         self.tell(Warning, "InspectFailed", &message).await;
-        Err(trouble("ImageInspectError", message))
+        Err(wait_reason("ImageInspectError", message))
     }
 }
 
@@ -209,7 +213,10 @@ impl Wanted<'_> {
 ///
 /// # Errors
 /// When one is not there any more: it is to be got anew.
-pub(super) async fn mounted(task: Task<'_>, container: &Container) -> Result<Vec<(String, String)>, Trouble> {
+pub(super) async fn resolve_image_volumes(
+    task: Task<'_>,
+    container: &Container,
+) -> Result<Vec<(String, String)>, WaitReason> {
     let mut found = Vec::new();
     for (volume, reference, _) in images_of(task.pod, container) {
         let name = parse_image(reference).map(|name| name.full).unwrap_or_default();
@@ -217,9 +224,9 @@ pub(super) async fn mounted(task: Task<'_>, container: &Container) -> Result<Vec
             Ok(Some(image)) => found.push((volume.to_owned(), image.id)),
             Ok(None) => {
                 let message = format!("image {reference:?} of volume {volume:?} is not present");
-                return Err(trouble("CreateContainerConfigError", message));
+                return Err(wait_reason("CreateContainerConfigError", message));
             }
-            Err(error) => return Err(trouble("CreateContainerConfigError", error.detail())),
+            Err(error) => return Err(wait_reason("CreateContainerConfigError", error.detail())),
         }
     }
     Ok(found)
@@ -227,16 +234,16 @@ pub(super) async fn mounted(task: Task<'_>, container: &Container) -> Result<Vec
 
 /// Two causes that a CRI runtime names at the head of its words, each a reason of its own; all others
 /// are told as they came.
-fn judged(image: &str, said: &str) -> Trouble {
+fn classify_pull_error(image: &str, said: &str) -> WaitReason {
     for (reason, what) in [
         ("RegistryUnavailable", "the registry is unavailable"),
         ("SignatureValidationFailed", "the signature validation failed"),
     ] {
         if let Some(rest) = said.strip_prefix(reason) {
-            return trouble(reason, format!("image pull failed for {image} because {what}{rest}"));
+            return wait_reason(reason, format!("image pull failed for {image} because {what}{rest}"));
         }
     }
-    trouble("ErrImagePull", said.to_owned())
+    wait_reason("ErrImagePull", said.to_owned())
 }
 
 /// How long to wait before the next word of how far a pull is, after so many.
@@ -257,7 +264,7 @@ mod tests {
     #[test]
     fn two_causes_that_the_runtime_names_are_reasons_of_their_own() {
         let told = |said| {
-            let Trouble { reason, message, .. } = judged("web", said);
+            let WaitReason { reason, message, .. } = classify_pull_error("web", said);
             (reason, message)
         };
         let pair = |reason: &str, message: &str| (reason.to_owned(), message.to_owned());

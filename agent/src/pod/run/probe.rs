@@ -10,10 +10,10 @@ use gantry_model::pod::Container;
 use gantry_model::pod::env::EnvValue;
 use gantry_model::pod::probe::{Handler, Probe};
 
-use super::{Output, Task, Trouble};
+use super::{Output, Task, WaitReason};
 use crate::events::Kind::Warning;
 use crate::pod::probing::ProbeKind;
-use crate::probe::{Verdict, request};
+use crate::probe::{ProbeResult, request};
 
 /// A try that fails by itself, such as a name that cannot be looked up, is repeated at once.
 const TRIES: usize = 3;
@@ -27,58 +27,58 @@ pub(super) async fn run(
     id: &str,
     kind: ProbeKind,
     address: &str,
-) -> Result<Output, Trouble> {
+) -> Result<Output, WaitReason> {
     let Some(probe) = kind.of(container) else {
-        return Ok(Output::Verdict(Verdict::Unknown(String::new())));
+        return Ok(Output::ProbeResult(ProbeResult::Unknown(String::new())));
     };
-    let mut verdict = Verdict::Unknown(String::new());
+    let mut verdict = ProbeResult::Unknown(String::new());
     for _ in 0..TRIES {
         verdict = ask(task, container, id, probe, address).await;
-        if !matches!(verdict, Verdict::Unknown(_)) {
+        if !matches!(verdict, ProbeResult::Unknown(_)) {
             break;
         }
     }
     let what = kind.as_str();
     match &verdict {
-        Verdict::Success(_) => {}
-        Verdict::Warning(text) => {
+        ProbeResult::Success(_) => {}
+        ProbeResult::Warning(text) => {
             let message = format!("{what} probe warning: {text}");
             task.tell_of(container, id, Warning, "ProbeWarning", &message).await;
         }
-        Verdict::Failure(text) => {
+        ProbeResult::Failure(text) => {
             let message = format!("{what} probe failed: {text}");
             task.tell_of(container, id, Warning, "Unhealthy", &message).await;
         }
-        Verdict::Unknown(text) => {
+        ProbeResult::Unknown(text) => {
             let message = format!("{what} probe errored and resulted in unknown state: {text}");
             task.tell_of(container, id, Warning, "Unhealthy", &message).await;
         }
     }
-    Ok(Output::Verdict(verdict))
+    Ok(Output::ProbeResult(verdict))
 }
 
-async fn ask(task: Task<'_>, container: &Container, id: &str, probe: &Probe, address: &str) -> Verdict {
+async fn ask(task: Task<'_>, container: &Container, id: &str, probe: &Probe, address: &str) -> ProbeResult {
     let timeout = probe.timeout.max(SHORTEST);
     let io = &task.deps.probe_io;
     match &probe.handler {
-        Handler::Exec { command } => exec(task, id, &expanded(container, command), timeout).await,
+        Handler::Exec { command } => exec(task, id, &expand_command(container, command), timeout).await,
         Handler::HttpGet(get) => match request::http(get, container, address, "probe") {
             Ok(request) => request::verdict(io.http(request, timeout).await),
-            Err(error) => Verdict::Unknown(error),
+            Err(error) => ProbeResult::Unknown(error),
         },
         Handler::Tcp { host, port } => {
             let port = match request::port(port, container) {
                 Ok(port) => port,
-                Err(error) => return Verdict::Unknown(error),
+                Err(error) => return ProbeResult::Unknown(error),
             };
             let host = if host.is_empty() { address } else { host };
             match io.tcp(host.to_owned(), port, timeout).await {
-                Ok(()) => Verdict::Success(String::new()),
-                Err(error) => Verdict::Failure(error),
+                Ok(()) => ProbeResult::Success(String::new()),
+                Err(error) => ProbeResult::Failure(error),
             }
         }
         Handler::Grpc { port, service } => io.grpc(address.to_owned(), *port, service.clone(), timeout).await,
-        Handler::Sleep(_) => Verdict::Unknown("missing probe handler".to_owned()),
+        Handler::Sleep(_) => ProbeResult::Unknown("missing probe handler".to_owned()),
     }
 }
 
@@ -97,23 +97,23 @@ fn go_seconds(duration: Duration) -> String {
     }
 }
 
-async fn exec(task: Task<'_>, id: &str, command: &[String], timeout: Duration) -> Verdict {
+async fn exec(task: Task<'_>, id: &str, command: &[String], timeout: Duration) -> ProbeResult {
     match task.deps.runtime.exec_sync(id, command, timeout).await {
         Ok(output) => {
             let mut said = [output.stdout, output.stderr].concat();
             said.truncate(MOST_SAID);
             let said = String::from_utf8_lossy(&said).into_owned();
-            if output.code == 0 { Verdict::Success(said) } else { Verdict::Failure(said) }
+            if output.code == 0 { ProbeResult::Success(said) } else { ProbeResult::Failure(said) }
         }
         Err(error) if error.failure().is_some_and(|f| f.kind == FailureKind::TimedOut) => {
-            Verdict::Failure(timed_out(command, timeout))
+            ProbeResult::Failure(timed_out(command, timeout))
         }
-        Err(error) => Verdict::Unknown(error.in_go()),
+        Err(error) => ProbeResult::Unknown(error.in_go()),
     }
 }
 
 /// Only what is written in the manifest itself: what is looked up is not for a probe.
-fn expanded(container: &Container, command: &[String]) -> Vec<String> {
+fn expand_command(container: &Container, command: &[String]) -> Vec<String> {
     let mut known: BTreeMap<&str, &str> = BTreeMap::new();
     for variable in &container.env {
         if let EnvValue::Literal(value) = &variable.value {

@@ -10,9 +10,9 @@ use tokio::sync::watch;
 
 use crate::admission::Rejection;
 use crate::events::{Event, Note};
-use crate::pod::run::Teller;
+use crate::pod::run::NoteSender;
 use crate::pod::status::{Phase, PodStatus};
-use crate::pod::{Life, Orders, Verdict};
+use crate::pod::{Life, Orders, PodFailure};
 
 /// A pod in good hands.
 #[derive(Debug, Clone)]
@@ -32,7 +32,7 @@ pub(super) struct Senders {
     pub(super) orders: watch::Sender<Orders>,
     pub(super) pods: watch::Sender<Arc<Pod>>,
     pub(super) pokes: watch::Sender<u64>,
-    pub(super) teller: Teller,
+    pub(super) notes_out: NoteSender,
 }
 
 impl PodHandle {
@@ -52,7 +52,7 @@ impl PodHandle {
             orders: watch::channel(Orders::default()).0,
             pods: watch::channel(pod.clone()).0,
             pokes: watch::channel(0).0,
-            teller: Teller::new().0,
+            notes_out: NoteSender::new().0,
         };
         Self::new(pod, status, senders, clock)
     }
@@ -98,7 +98,7 @@ impl PodHandle {
 
     /// Ends the pod as Failed for this, within `grace` or its own grace period. The first verdict
     /// stays.
-    pub fn evict(&self, verdict: Verdict, grace: Option<Duration>) {
+    pub fn evict(&self, verdict: PodFailure, grace: Option<Duration>) {
         let reason = verdict.reason.clone();
         self.senders.orders.send_modify(|orders| {
             orders.verdict.get_or_insert(verdict);
@@ -144,7 +144,7 @@ impl PodHandle {
 
     /// Something happened to it that its worker cannot see: one more event, unless there is a backlog.
     pub fn tell(&self, note: Note) {
-        self.senders.teller.try_tell(note);
+        self.senders.notes_out.try_tell(note);
     }
 
     /// What happened to it so far, oldest first.

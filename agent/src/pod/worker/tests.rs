@@ -18,7 +18,7 @@ use crate::node::NodeInfo;
 use crate::pod::predecessor::run_after;
 use crate::pod::status::PodStatus;
 use crate::pod::status::{ContainerState, Phase};
-use crate::pod::tests::{container, deps, node_info, pod, restarted};
+use crate::pod::tests::{container, deps, node_info, pod, with_restart_policy};
 use crate::probe::fake::FakeProbe;
 use crate::runtime::Runtime;
 use crate::runtime::fake::{Call, FakeRuntime, Script};
@@ -118,9 +118,9 @@ impl World {
     }
 
     /// A new agent takes the pod up.
-    pub(super) fn start(&mut self, pod: impl Into<Wanted>) -> PodHandle {
+    pub(super) fn start(&mut self, pod: impl Into<PodUpdate>) -> PodHandle {
         let (_, silent) = watch::channel(false);
-        let (worker, handle) = Worker::watched(pod, self.deps(), silent);
+        let (worker, handle) = Worker::start_watched(pod, self.deps(), silent);
         self.workers.spawn(run_after(worker, vec![], vec![]));
         handle
     }
@@ -136,7 +136,7 @@ pub(super) fn secs(n: u64) -> Duration {
 }
 
 fn with(policy: RestartPolicy) -> Pod {
-    restarted(policy, pod())
+    with_restart_policy(policy, pod())
 }
 
 /// Waits up to ten (paused) minutes, and tells what was there instead.
@@ -302,7 +302,7 @@ async fn several_containers_end_one_by_one() {
     world.runtime.script("a", &[Script::Exit { after: secs(1), code: 0 }]);
     world.runtime.script("b", &[Script::Exit { after: secs(60), code: 0 }]);
     let containers = vec![container("a"), container("b")];
-    let handle = world.start(restarted(RestartPolicy::Never, Pod { containers, ..pod() }));
+    let handle = world.start(with_restart_policy(RestartPolicy::Never, Pod { containers, ..pod() }));
     until(&handle, "a ended", |s| {
         matches!(s.containers.first().unwrap().state, ContainerState::Terminated(_))
     })

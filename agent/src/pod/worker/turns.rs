@@ -27,7 +27,7 @@ impl Turns {
 
     /// It looked at the pod, and saw that containers had ended at `ends`: the turn is about those that
     /// it had not seen before.
-    pub(super) fn looked(&mut self, begun: i64, ended: i64, ends: impl Iterator<Item = i64>) {
+    pub(super) fn record_observation(&mut self, begun: i64, ended: i64, ends: impl Iterator<Item = i64>) {
         let last = std::mem::replace(&mut self.last, begun);
         ends.filter(|at| (last..=ended).contains(at)).for_each(|at| self.wake(at));
         self.looked += ended - begun;
@@ -53,7 +53,7 @@ mod tests {
         let mut turns = Turns::new(0);
         turns.wake(20 * MS);
         turns.wake(10 * MS);
-        turns.looked(20 * MS, 21 * MS, std::iter::empty());
+        turns.record_observation(20 * MS, 21 * MS, std::iter::empty());
         let span = turns.end(30 * MS, &["sandbox".to_owned(), "image".to_owned()]).unwrap();
         assert_eq!((span.start, span.end), (10 * MS, 30 * MS));
         assert_eq!(span.detail, "to sandbox, image; looked for 1.0 ms");
@@ -69,10 +69,10 @@ mod tests {
         let mut turns = Turns::new(100);
         let next = ["x".to_owned()];
         turns.wake(300);
-        turns.looked(300, 310, [50, 250].into_iter());
+        turns.record_observation(300, 310, [50, 250].into_iter());
         assert_eq!(turns.end(320, &next).unwrap().start, 250);
         turns.wake(400);
-        turns.looked(400, 410, [50, 250].into_iter());
+        turns.record_observation(400, 410, [50, 250].into_iter());
         assert_eq!(turns.end(420, &next).unwrap().start, 400);
     }
 }

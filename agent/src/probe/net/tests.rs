@@ -63,7 +63,7 @@ async fn redirects_are_followed_within_the_host_only() {
     let away = page("302 Found", "Location: http://192.0.2.1/\r\n", "");
     let (port, _asked) = server(vec![away]).await;
     let answer = probe.http(get(port, "/"), PATIENCE).await;
-    assert!(matches!(verdict(answer), Verdict::Warning(_)));
+    assert!(matches!(verdict(answer), ProbeResult::Warning(_)));
 }
 
 #[tokio::test]
@@ -76,7 +76,7 @@ async fn what_is_not_there_is_worded_as_in_go() {
     assert_eq!(probe.tcp("127.0.0.1".into(), port, PATIENCE).await, Err(refused));
     let verdict = probe.grpc("127.0.0.1".into(), port, String::new(), PATIENCE).await;
     assert!(
-        matches!(&verdict, Verdict::Failure(text) if text.starts_with("error: failed to connect")),
+        matches!(&verdict, ProbeResult::Failure(text) if text.starts_with("error: failed to connect")),
         "{verdict:?}"
     );
 }
@@ -91,7 +91,7 @@ async fn silence_ends_at_the_timeout() {
     let error = probe.http(get(port, "/"), short).await.unwrap_err();
     assert!(error.to_string().contains("context deadline exceeded"), "{error}");
     let verdict = probe.grpc("127.0.0.1".into(), port, String::new(), short).await;
-    assert!(matches!(&verdict, Verdict::Failure(text) if text.starts_with("timeout: ")), "{verdict:?}");
+    assert!(matches!(&verdict, ProbeResult::Failure(text) if text.starts_with("timeout: ")), "{verdict:?}");
     assert_eq!(probe.tcp("127.0.0.1".into(), port, PATIENCE).await, Ok(()));
 }
 

@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 
 use super::*;
 use crate::probe::net::NetProbe;
-use crate::probe::{HttpRequest, ProbeIo, Verdict};
+use crate::probe::{HttpRequest, ProbeIo, ProbeResult};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(100);
@@ -43,7 +43,7 @@ async fn fails(probe: &NetProbe, host: &str, port: u16) {
     assert!(error.contains("context deadline exceeded"), "{error}");
     let verdict = probe.grpc(host.into(), port, String::new(), SHORT).await;
     let text = format!("timeout: failed to connect service \"{host}:{port}\"");
-    assert!(matches!(&verdict, Verdict::Failure(said) if said.starts_with(&text)), "{verdict:?}");
+    assert!(matches!(&verdict, ProbeResult::Failure(said) if said.starts_with(&text)), "{verdict:?}");
 }
 
 #[test]

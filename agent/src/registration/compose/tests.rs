@@ -10,12 +10,12 @@ use super::*;
 
 fn made(settings: &Settings, base: &Node) -> Value {
     let machine = machine();
-    serde_json::to_value(updated(base, &facts(settings, &machine))).unwrap()
+    serde_json::to_value(update_node(base, &facts(settings, &machine))).unwrap()
 }
 
-fn facts<'a>(settings: &'a Settings, machine: &'a Machine) -> Facts<'a> {
+fn facts<'a>(settings: &'a Settings, machine: &'a MachineInfo) -> NodeInputs<'a> {
     let (version, health, images, addresses) = (None, None, None, None);
-    Facts { settings, machine, version, health, images, addresses, foreign_mounts: false }
+    NodeInputs { settings, machine, version, health, images, addresses, foreign_mounts: false }
 }
 
 /// A controller may detach what is in no node's list, also by force.
@@ -27,8 +27,8 @@ fn volumes_are_in_use_while_an_earlier_kubelets_mounts_remain() {
         json!({ "status": { "volumesInUse": [volume], "volumesAttached": attached } }),
     )
     .unwrap();
-    let mounted = Facts { foreign_mounts: true, ..facts(&settings, &machine) };
-    let node = serde_json::to_value(updated(&base, &mounted)).unwrap();
+    let mounted = NodeInputs { foreign_mounts: true, ..facts(&settings, &machine) };
+    let node = serde_json::to_value(update_node(&base, &mounted)).unwrap();
     assert_eq!(node["status"]["volumesInUse"], json!([volume]));
     assert_eq!(node["status"]["volumesAttached"], json!(attached));
     let node = made(&settings, &base);
@@ -99,14 +99,14 @@ fn a_clouds_addresses_stay_and_the_hint_for_it_comes_and_goes() {
     .unwrap();
     let machine = machine();
     let own = [NodeAddress { type_: "Hostname".into(), address: "n1".into() }];
-    let facts = Facts { addresses: Some(&own), ..facts(&settings, &machine) };
-    let node = updated(&base, &facts);
+    let facts = NodeInputs { addresses: Some(&own), ..facts(&settings, &machine) };
+    let node = update_node(&base, &facts);
     let with_hint = serde_json::to_value(&node).unwrap();
     assert_eq!(with_hint["status"]["addresses"][0]["type"], "ExternalIP");
     assert_eq!(with_hint["metadata"]["annotations"][PROVIDED_IP], "10.0.0.5");
     let other = Settings { external_cloud: false, ..settings.clone() };
-    let facts = Facts { settings: &other, ..facts };
-    let plain = serde_json::to_value(updated(&node, &facts)).unwrap();
+    let facts = NodeInputs { settings: &other, ..facts };
+    let plain = serde_json::to_value(update_node(&node, &facts)).unwrap();
     assert_eq!(plain["metadata"]["annotations"].get(PROVIDED_IP), None);
     assert_eq!(plain["status"]["addresses"][0]["type"], "Hostname");
 }

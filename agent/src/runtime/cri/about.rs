@@ -8,7 +8,7 @@ use super::{CriRuntime, failure, timed};
 use crate::runtime::about::{About, Condition, Features, Handler, Health, StoredImage, Version};
 use crate::runtime::{Effect, Error};
 
-fn refused(status: &Status) -> Error {
+fn unavailable(status: &Status) -> Error {
     Error::Features { source: failure(status) }
 }
 
@@ -20,7 +20,7 @@ impl About for CriRuntime {
                 .runtime()
                 .version(timed(ask, self.node.request_timeout))
                 .await
-                .map_err(|s| refused(&s))?
+                .map_err(|s| unavailable(&s))?
                 .into_inner();
             Ok(Version { name: answer.runtime_name, version: answer.runtime_version })
         })
@@ -33,7 +33,7 @@ impl About for CriRuntime {
                 .runtime()
                 .status(timed(ask, self.node.request_timeout))
                 .await
-                .map_err(|s| refused(&s))?;
+                .map_err(|s| unavailable(&s))?;
             Ok(health(answer.into_inner()))
         })
     }
@@ -45,7 +45,7 @@ impl About for CriRuntime {
                 .images()
                 .list_images(timed(ask, self.node.request_timeout))
                 .await
-                .map_err(|s| refused(&s))?;
+                .map_err(|s| unavailable(&s))?;
             let images = answer.into_inner().images.into_iter().map(|image| StoredImage {
                 digests: image.repo_digests,
                 tags: image.repo_tags,
@@ -63,7 +63,7 @@ impl About for CriRuntime {
             self.runtime()
                 .update_runtime_config(timed(ask, self.node.request_timeout))
                 .await
-                .map_err(|s| refused(&s))?;
+                .map_err(|s| unavailable(&s))?;
             Ok(())
         })
     }

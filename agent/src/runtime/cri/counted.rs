@@ -79,7 +79,7 @@ struct Call {
 }
 
 impl Call {
-    fn answered(mut self, failed: bool) {
+    fn record_answer(mut self, failed: bool) {
         self.failed = failed;
     }
 }
@@ -117,7 +117,7 @@ where
         Box::pin(async move {
             let answer = answer.await;
             // A call that fails has nothing but headers, and says so in them.
-            call.answered(match &answer {
+            call.record_answer(match &answer {
                 Ok(answer) => answer.headers().get("grpc-status").is_some_and(|status| status != "0"),
                 Err(_) => true,
             });

@@ -4,7 +4,7 @@ use gantry_model::failure::{Failure, FailureKind};
 use gantry_proto::cri::{self as wire};
 
 use super::{CriRuntime, failure, timed};
-use crate::housekeeping::{Answer, ImageUse, Keeper, StoredImage};
+use crate::gc::{ImageUse, Keeper, KeeperFuture, StoredImage};
 
 impl CriRuntime {
     async fn containers(&self) -> Result<Vec<wire::Container>, Failure> {
@@ -25,7 +25,7 @@ impl CriRuntime {
 }
 
 impl Keeper for CriRuntime {
-    fn running(&self) -> Answer<'_, Vec<String>> {
+    fn running(&self) -> KeeperFuture<'_, Vec<String>> {
         Box::pin(async {
             let running =
                 |container: &wire::Container| container.state() == wire::ContainerState::ContainerRunning;
@@ -33,11 +33,11 @@ impl Keeper for CriRuntime {
         })
     }
 
-    fn log_path<'a>(&'a self, container: &'a str) -> Answer<'a, String> {
+    fn log_path<'a>(&'a self, container: &'a str) -> KeeperFuture<'a, String> {
         Box::pin(async { Ok(self.status_of(container).await?.log_path) })
     }
 
-    fn reopen_log<'a>(&'a self, container: &'a str) -> Answer<'a, ()> {
+    fn reopen_log<'a>(&'a self, container: &'a str) -> KeeperFuture<'a, ()> {
         Box::pin(async {
             let ask = wire::ReopenContainerLogRequest { container_id: container.to_owned() };
             let answer = self.runtime().reopen_container_log(timed(ask, self.node.request_timeout)).await;
@@ -45,7 +45,7 @@ impl Keeper for CriRuntime {
         })
     }
 
-    fn images(&self) -> Answer<'_, Vec<StoredImage>> {
+    fn images(&self) -> KeeperFuture<'_, Vec<StoredImage>> {
         Box::pin(async {
             let ask = wire::ListImagesRequest { filter: None };
             let answer = self.images().list_images(timed(ask, self.node.request_timeout)).await;
@@ -60,12 +60,12 @@ impl Keeper for CriRuntime {
         })
     }
 
-    fn images_in_use(&self) -> Answer<'_, Vec<ImageUse>> {
+    fn images_in_use(&self) -> KeeperFuture<'_, Vec<ImageUse>> {
         Box::pin(async {
             let mut used = Vec::new();
             for container in self.containers().await? {
                 // The list names what the container was made of; its mounts only the status has.
-                let by = named(&container);
+                let by = container_name(&container);
                 let needs = |image: String| ImageUse { image, container: by.clone() };
                 used.push(needs(image_of(&container)));
                 match self.status_of(&container.id).await {
@@ -82,7 +82,7 @@ impl Keeper for CriRuntime {
         })
     }
 
-    fn remove_image<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+    fn remove_image<'a>(&'a self, id: &'a str) -> KeeperFuture<'a, ()> {
         Box::pin(async {
             let image = Some(wire::ImageSpec { image: id.to_owned(), ..wire::ImageSpec::default() });
             let answer = self
@@ -93,7 +93,7 @@ impl Keeper for CriRuntime {
         })
     }
 
-    fn image_folder(&self) -> Answer<'_, String> {
+    fn image_folder(&self) -> KeeperFuture<'_, String> {
         Box::pin(async {
             let answer = self
                 .images()
@@ -111,7 +111,7 @@ impl Keeper for CriRuntime {
 }
 
 /// Whose container it is; its ID when it is no kubelet's.
-fn named(container: &wire::Container) -> String {
+fn container_name(container: &wire::Container) -> String {
     let words = ["io.kubernetes.pod.namespace", "io.kubernetes.pod.name", "io.kubernetes.container.name"]
         .map(|label| container.labels.get(label).map(String::as_str));
     match words {

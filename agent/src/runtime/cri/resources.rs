@@ -121,7 +121,7 @@ fn oom_score_adj(pod: &Pod, container: &Container, capacity: i64) -> i64 {
         Qos::BestEffort => return BEST_EFFORT,
         Qos::Burstable => {}
     }
-    let rest = unasked(pod);
+    let rest = pod_memory_share(pod);
     let score = |request: Option<i64>| {
         let request = i128::from(request.unwrap_or(0)) + i128::from(rest);
         let share = 1000 * request / i128::from(capacity.max(1));
@@ -136,7 +136,7 @@ fn oom_score_adj(pod: &Pod, container: &Container, capacity: i64) -> i64 {
 }
 
 /// Each container's part of the memory that the pod as a whole asks for and none of them does.
-fn unasked(pod: &Pod) -> i64 {
+fn pod_memory_share(pod: &Pod) -> i64 {
     let own = pod.resources.as_ref().and_then(|own| parse_units(own.requests.get("memory")?).ok());
     let Some(own) = own.filter(|own| *own != 0) else { return 0 };
     let all = i64::try_from(pod.containers.len() + pod.init_containers.len()).unwrap_or(i64::MAX);

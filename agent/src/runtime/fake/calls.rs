@@ -10,11 +10,11 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::state::{FakeContainer, FakeSandbox, State, failed, not_found};
 use super::{Call, Exec, FakeRuntime, Script};
-use crate::beyond::pulls::progress::Progress;
 use crate::runtime::{
     Changes, Effect, Error, ExecOutput, Image, Instance, InstanceState, KnownPod, NewContainer, NewSandbox,
     Observed, PullImage, Runtime, Sandbox, Subject,
 };
+use crate::runtime_ext::pulls::progress::Progress;
 use crate::timeline::Span;
 
 impl Runtime for FakeRuntime {

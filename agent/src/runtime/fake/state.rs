@@ -10,8 +10,8 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::{Call, Exec, Script};
-use crate::beyond::pulls::progress::Progress;
 use crate::runtime::{Exit, Instance, InstanceState, Sandbox};
+use crate::runtime_ext::pulls::progress::Progress;
 
 /// When fakes begin: the clock of the workers' tests starts at the same second.
 const ORIGIN: i64 = 1_800_000_000_000_000_000;

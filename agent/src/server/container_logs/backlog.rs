@@ -45,7 +45,7 @@ struct Older {
 }
 
 /// What comes next; the writer is to be flushed before.
-pub(super) enum Step {
+pub(super) enum ReadOutcome {
     /// There is more to read.
     More(Backlog),
     /// Everything that is there was read.
@@ -68,7 +68,8 @@ impl Backlog {
         let path = &log.path;
         let newest =
             beneath(&log.root, path).map_err(|error| format!("failed to open log file {path:?}: {error}"))?;
-        let older = rotated(path).map_err(|error| format!("failed to list logs beside {path:?}: {error}"))?;
+        let older =
+            list_rotated(path).map_err(|error| format!("failed to list logs beside {path:?}: {error}"))?;
         let (older, mut want) = (since(older, options.since), options.tail);
         let mut newest = BufReader::new(newest);
         let begin = match want {
@@ -98,12 +99,12 @@ impl Backlog {
     }
 
     /// Reads until enough is gathered, or to the end.
-    pub(super) fn step(mut self, writer: &mut Writer) -> Result<Step, String> {
+    pub(super) fn step(mut self, writer: &mut Writer) -> Result<ReadOutcome, String> {
         loop {
             if let Some(Older { reader, path, skip }) = &mut self.open {
                 match entries(reader, path, skip, writer)? {
-                    Stop::Full => return Ok(Step::More(self)),
-                    Stop::Enough => return Ok(Step::Enough),
+                    Stop::Full => return Ok(ReadOutcome::More(self)),
+                    Stop::Enough => return Ok(ReadOutcome::Enough),
                     Stop::End(_) => self.open = None,
                 }
             }
@@ -112,13 +113,13 @@ impl Backlog {
             self.open = Some(Older { reader, path, skip });
         }
         match entries(&mut self.newest, &self.log.path, &mut 0, writer)? {
-            Stop::Full => Ok(Step::More(self)),
-            Stop::Enough => Ok(Step::Enough),
+            Stop::Full => Ok(ReadOutcome::More(self)),
+            Stop::Enough => Ok(ReadOutcome::Enough),
             Stop::End(begun) => {
                 if !self.follow && !begun.is_empty() && writer.entry(&begun) == Flow::Enough {
-                    return Ok(Step::Enough);
+                    return Ok(ReadOutcome::Enough);
                 }
-                Ok(Step::End(Rest { file: self.newest.into_inner(), begun }))
+                Ok(ReadOutcome::End(Rest { file: self.newest.into_inner(), begun }))
             }
         }
     }
@@ -130,7 +131,7 @@ fn unreadable(path: &Path, error: &std::io::Error) -> String {
 
 /// Oldest first: their names end with the time of rotation. One that is being compressed is left out
 /// in favour of what it is made from.
-fn rotated(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+fn list_rotated(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
         return Ok(Vec::new());
     };
@@ -275,9 +276,9 @@ mod tests {
             let step = backlog.step(&mut writer).unwrap();
             assert_eq!(writer.flush().now_or_never(), Some(Flow::On));
             match step {
-                Step::More(more) => backlog = more,
-                Step::End(_) => break true,
-                Step::Enough => break false,
+                ReadOutcome::More(more) => backlog = more,
+                ReadOutcome::End(_) => break true,
+                ReadOutcome::Enough => break false,
             }
         };
         let mut all = Vec::new();

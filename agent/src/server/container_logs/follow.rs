@@ -47,7 +47,7 @@ pub(super) async fn read(
         if more == Flow::Enough || writer.flush().await == Flow::Enough {
             return Ok(());
         }
-        match replaced(&file, log).await {
+        match reopen_if_replaced(&file, log).await {
             Ok(Some(next)) => {
                 // Between the last look and the new file's birth the runtime may have added lines.
                 append(&mut file, &mut begun, &mut writer)
@@ -76,7 +76,7 @@ pub(super) async fn read(
         }
         // All arms are cancel-safe: nothing is read by waiting.
         tokio::select! {
-            () = writer.gone() => return Ok(()),
+            () = writer.wait_closed() => return Ok(()),
             () = heard(ear.as_ref()) => {}
             () = tokio::time::sleep(if ear.is_some() { AGAIN } else { POLL }) => {}
         }
@@ -84,7 +84,7 @@ pub(super) async fn read(
 }
 
 async fn has_ended(cri: &Cri, id: &str) -> Result<bool, String> {
-    match cri.logged(id).await {
+    match cri.log_status(id).await {
         Ok(logged) => Ok(!logged.running),
         // Containers run on without their runtime.
         Err(status) if status.code() == Code::Unavailable => Ok(false),
@@ -118,7 +118,7 @@ async fn append(file: &mut File, begun: &mut Vec<u8>, writer: &mut Writer) -> st
 }
 
 /// The new file, when the name stands for another one now.
-async fn replaced(file: &File, log: &Log) -> std::io::Result<Option<File>> {
+async fn reopen_if_replaced(file: &File, log: &Log) -> std::io::Result<Option<File>> {
     let there = match tokio::fs::symlink_metadata(&log.path).await {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         found => found?,
@@ -175,20 +175,20 @@ mod tests {
         std::fs::write(at("secret"), "").unwrap();
         let log = Log { root: folder.path().to_owned(), path: at("0.log") };
         let file = File::open(&log.path).await.unwrap();
-        assert!(replaced(&file, &log).await.unwrap().is_none());
+        assert!(reopen_if_replaced(&file, &log).await.unwrap().is_none());
         std::fs::rename(&log.path, at("0.log.20260101-000000")).unwrap();
-        assert!(replaced(&file, &log).await.unwrap().is_none(), "there will be another");
+        assert!(reopen_if_replaced(&file, &log).await.unwrap().is_none(), "there will be another");
         symlink(at("secret"), &log.path).unwrap();
-        assert!(replaced(&file, &log).await.is_err());
+        assert!(reopen_if_replaced(&file, &log).await.is_err());
         // Not even to the file that was read before.
         std::fs::remove_file(&log.path).unwrap();
         symlink(at("0.log.20260101-000000"), &log.path).unwrap();
-        assert!(replaced(&file, &log).await.is_err());
+        assert!(reopen_if_replaced(&file, &log).await.is_err());
         std::fs::remove_file(&log.path).unwrap();
         fifo(&log.path);
-        assert!(replaced(&file, &log).await.is_err());
+        assert!(reopen_if_replaced(&file, &log).await.is_err());
         std::fs::remove_file(&log.path).unwrap();
         std::fs::write(&log.path, "").unwrap();
-        assert!(replaced(&file, &log).await.unwrap().is_some());
+        assert!(reopen_if_replaced(&file, &log).await.unwrap().is_some());
     }
 }

@@ -89,7 +89,7 @@ impl Writer {
     }
 
     /// Until the client is gone.
-    pub(super) async fn gone(&self) {
+    pub(super) async fn wait_closed(&self) {
         self.sender.closed().await;
     }
 }

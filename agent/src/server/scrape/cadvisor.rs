@@ -12,9 +12,9 @@ use gantry_model::cgroup::names;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{Kind, Summary, Text};
-use crate::beyond::Beyond;
 use crate::registration::machine::of_system;
-use crate::server::stats::blkio::Entry;
+use crate::runtime_ext::RuntimeExtensions;
+use crate::server::stats::blkio::BlkioEntry;
 use crate::server::stats::filesystems;
 use crate::server::stats::group::Detail;
 use crate::server::stats::machine::Machine;
@@ -53,7 +53,7 @@ pub(super) fn machine(machine: &Machine, text: &mut Text) {
 }
 
 /// A pod, a container, or the whole machine, with cAdvisor's labels.
-struct Row<'a> {
+struct MetricSubject<'a> {
     /// Which row, and which look.
     at: usize,
     id: String,
@@ -76,12 +76,12 @@ enum Of<'a> {
 }
 
 /// What the cgroup of a row says beyond the runtime's statistics.
-struct Look {
+struct CgroupDetails {
     members: Option<Processes>,
-    io: Vec<Entry>,
+    io: Vec<BlkioEntry>,
 }
 
-impl Row<'_> {
+impl MetricSubject<'_> {
     fn time(&self) -> i64 {
         self.cpu.map_or(0, |cpu| cpu.time)
     }
@@ -124,9 +124,9 @@ fn image(pod: Option<&Pod>, container: &str) -> String {
         .unwrap_or_default()
 }
 
-fn rows<'a>(summary: &'a Summary, pods: &'a [Arc<Pod>], tree: &str) -> Vec<Row<'a>> {
+fn rows<'a>(summary: &'a Summary, pods: &'a [Arc<Pod>], tree: &str) -> Vec<MetricSubject<'a>> {
     let node = &summary.node;
-    let mut rows = vec![Row {
+    let mut rows = vec![MetricSubject {
         at: 0,
         id: "/".to_owned(),
         container: "",
@@ -144,7 +144,7 @@ fn rows<'a>(summary: &'a Summary, pods: &'a [Arc<Pod>], tree: &str) -> Vec<Row<'
         let uid = stats.pod_ref.uid.as_str();
         let api = pods.iter().find(|pod| pod.metadata.uid.as_deref() == Some(uid)).map(AsRef::as_ref);
         let group = cgroup(tree, api, uid);
-        rows.push(Row {
+        rows.push(MetricSubject {
             at: rows.len(),
             id: group.clone(),
             container: "",
@@ -159,7 +159,7 @@ fn rows<'a>(summary: &'a Summary, pods: &'a [Arc<Pod>], tree: &str) -> Vec<Row<'
             of: Of::Pod(stats),
         });
         let next = rows.len();
-        rows.extend(stats.containers.iter().enumerate().map(|(index, container)| Row {
+        rows.extend(stats.containers.iter().enumerate().map(|(index, container)| MetricSubject {
             at: next + index,
             id: format!("{group}/{}", container.id),
             container: &container.name,
@@ -182,9 +182,9 @@ type Sample<'a> = (Vec<(&'a str, &'a str)>, f64, i64);
 
 fn family<'a>(
     text: &mut Text,
-    rows: &'a [Row<'a>],
+    rows: &'a [MetricSubject<'a>],
     (name, help, kind): (&str, &str, Kind),
-    pick: impl Fn(&'a Row<'a>) -> Vec<Sample<'a>>,
+    pick: impl Fn(&'a MetricSubject<'a>) -> Vec<Sample<'a>>,
 ) {
     let mut begun = false;
     for row in rows {
@@ -208,7 +208,7 @@ pub(super) fn containers(
     summary: Option<&Summary>,
     pods: &[Arc<Pod>],
     (machine, tree): (&Machine, &str),
-    beyond: &Beyond,
+    runtime_ext: &RuntimeExtensions,
     text: &mut Text,
 ) {
     let failed = f64::from(u8::from(summary.is_none()));
@@ -226,10 +226,10 @@ pub(super) fn containers(
     }
     processor(&rows, machine, text);
     memory(&rows, text);
-    details(&rows, machine, beyond, text);
-    let looks: Vec<Look> = rows
+    details(&rows, machine, runtime_ext, text);
+    let looks: Vec<CgroupDetails> = rows
         .iter()
-        .map(|row| Look { members: machine.members(&row.id), io: machine.disk_io(&row.id) })
+        .map(|row| CgroupDetails { members: machine.members(&row.id), io: machine.disk_io(&row.id) })
         .collect();
     processes::write(&rows, &looks, text);
     processes::network(&rows, &looks, summary.node.network.as_ref(), text);
@@ -241,14 +241,14 @@ pub(super) fn containers(
 }
 
 #[expect(clippy::cast_precision_loss, reason = "times, as upstream")]
-fn processor(rows: &[Row<'_>], machine: &Machine, text: &mut Text) {
+fn processor(rows: &[MetricSubject<'_>], machine: &Machine, text: &mut Text) {
     let name = ("container_cpu_usage_seconds_total", "Processor time in seconds.", Kind::Counter);
     family(text, rows, name, |row| {
         let used = row.cpu.and_then(|cpu| Some((cpu.usage_core_nano_seconds?, cpu.time)));
         used.map(|(used, time)| (vec![("cpu", "total")], used as f64 / 1e9, time)).into_iter().collect()
     });
     let held: Vec<_> = rows.iter().map(|row| (&row.id, machine.throttling(&row.id))).collect();
-    let of = |row: &Row<'_>| held.iter().find(|(id, _)| **id == row.id).and_then(|(_, held)| *held);
+    let of = |row: &MetricSubject<'_>| held.iter().find(|(id, _)| **id == row.id).and_then(|(_, held)| *held);
     for (name, help, pick) in [
         ("container_cpu_cfs_periods_total", "Periods of the quota.", 0),
         ("container_cpu_cfs_throttled_periods_total", "Periods in which it was held back.", 1),
@@ -269,9 +269,9 @@ fn processor(rows: &[Row<'_>], machine: &Machine, text: &mut Text) {
     }
 }
 
-fn memory(rows: &[Row<'_>], text: &mut Text) {
-    type Pick = fn(&MemoryStats) -> Option<u64>;
-    let families: [(&str, &str, Pick); 3] = [
+fn memory(rows: &[MetricSubject<'_>], text: &mut Text) {
+    type MemoryMetric = fn(&MemoryStats) -> Option<u64>;
+    let families: [(&str, &str, MemoryMetric); 3] = [
         ("container_memory_rss", "Anonymous memory in bytes.", |memory| memory.rss_bytes),
         ("container_memory_usage_bytes", "Memory in bytes, with everything.", |memory| memory.usage_bytes),
         ("container_memory_working_set_bytes", "Working set in bytes.", |memory| memory.working_set_bytes),
@@ -295,16 +295,16 @@ fn memory(rows: &[Row<'_>], text: &mut Text) {
 
 /// A cgroup that cannot be seen from here (a virtual machine's) counts no kills: then it is what the
 /// runtime tells.
-fn detail(row: &Row<'_>, machine: &Machine, beyond: &Beyond) -> Detail {
+fn detail(row: &MetricSubject<'_>, machine: &Machine, runtime_ext: &RuntimeExtensions) -> Detail {
     let seen = machine.detail(&row.id);
-    Detail { kills: seen.kills.or_else(|| beyond.out_of_memory(row.name)), ..seen }
+    Detail { kills: seen.kills.or_else(|| runtime_ext.out_of_memory(row.name)), ..seen }
 }
 
 /// What the runtime does not pass on, from the cgroups themselves.
 #[expect(clippy::cast_precision_loss, reason = "bytes, as upstream")]
-fn details(rows: &[Row<'_>], machine: &Machine, beyond: &Beyond, text: &mut Text) {
-    type Pick = fn(&Detail) -> Option<f64>;
-    let families: [(&str, &str, Kind, Pick); 16] = [
+fn details(rows: &[MetricSubject<'_>], machine: &Machine, runtime_ext: &RuntimeExtensions, text: &mut Text) {
+    type DetailMetric = fn(&Detail) -> Option<f64>;
+    let families: [(&str, &str, Kind, DetailMetric); 16] = [
         ("container_cpu_system_seconds_total", "Processor time in the kernel.", Kind::Counter, |d| {
             d.system_seconds
         }),
@@ -341,7 +341,7 @@ fn details(rows: &[Row<'_>], machine: &Machine, beyond: &Beyond, text: &mut Text
         ("container_threads_max", "The most threads.", Kind::Gauge, |d| d.threads_most.map(|n| n as f64)),
     ];
     let all: HashMap<&str, Detail> =
-        rows.iter().map(|row| (row.id.as_str(), detail(row, machine, beyond))).collect();
+        rows.iter().map(|row| (row.id.as_str(), detail(row, machine, runtime_ext))).collect();
     for (name, help, kind, pick) in families {
         family(text, rows, (name, help, kind), |row| {
             let value = all.get(row.id.as_str()).and_then(pick);
@@ -354,7 +354,7 @@ fn details(rows: &[Row<'_>], machine: &Machine, beyond: &Beyond, text: &mut Text
 }
 
 #[expect(clippy::cast_precision_loss, reason = "times, as upstream")]
-fn rest(rows: &[Row<'_>], text: &mut Text) {
+fn rest(rows: &[MetricSubject<'_>], text: &mut Text) {
     family(text, rows, ("container_start_time_seconds", "Start in Unix time.", Kind::Gauge), |row| {
         (row.start > 0).then(|| (Vec::new(), (row.start / 1_000_000_000) as f64, 0)).into_iter().collect()
     });
@@ -363,9 +363,9 @@ fn rest(rows: &[Row<'_>], text: &mut Text) {
     });
 }
 
-fn pressure(rows: &[Row<'_>], text: &mut Text) {
-    type Pick = for<'a> fn(&Row<'a>) -> Option<(&'a PsiStats, i64)>;
-    let kinds: [(&str, Pick); 3] = [
+fn pressure(rows: &[MetricSubject<'_>], text: &mut Text) {
+    type PressureMetric = for<'a> fn(&MetricSubject<'a>) -> Option<(&'a PsiStats, i64)>;
+    let kinds: [(&str, PressureMetric); 3] = [
         ("cpu", |row| row.cpu.and_then(|cpu| Some((cpu.psi.as_ref()?, cpu.time)))),
         ("memory", |row| row.memory.and_then(|memory| Some((memory.psi.as_ref()?, memory.time)))),
         ("io", |row| row.io.and_then(|io| Some((io.psi.as_ref()?, io.time)))),
@@ -391,7 +391,7 @@ fn pressure(rows: &[Row<'_>], text: &mut Text) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::beyond::ooms::Ooms;
+    use crate::runtime_ext::oom_counts::Ooms;
     use crate::server::stats::summary::{InterfaceStats, NetworkStats, PodReference, PsiData};
     use serde_json::json;
 
@@ -431,8 +431,8 @@ mod tests {
         let pods = [Arc::new(pod)];
         let (ooms, told) = tokio::sync::watch::channel(Ooms::default());
         ooms.send_modify(|ooms| assert!(ooms.add("abc") && ooms.add("abc") && ooms.add("other")));
-        let beyond = Beyond { ooms: Some(told), ..Beyond::default() };
-        containers(Some(&summary), &pods, (&machine, "/kubepods"), &beyond, &mut text);
+        let runtime_ext = RuntimeExtensions { ooms: Some(told), ..RuntimeExtensions::default() };
+        containers(Some(&summary), &pods, (&machine, "/kubepods"), &runtime_ext, &mut text);
         let text = text.finish();
         let of = "container=\"c\",id=\"/kubepods/burstable/podu/abc\",image=\"nginx:1\",name=\"abc\",namespace=\"ns\",pod=\"web\"";
         let mut told = Text::new();
@@ -498,16 +498,16 @@ mod tests {
         let stats = PodStats { containers: vec![container], ..PodStats::default() };
         let summary = Summary { pods: vec![stats], ..Summary::default() };
         let rows = rows(&summary, &[], "/kubepods");
-        let entry = |table, operation: &str, value| Entry {
+        let entry = |table, operation: &str, value| BlkioEntry {
             table,
             device: (4095, 7),
             operation: operation.into(),
             value,
         };
         let members = Processes { count: 2, open: Some(Open { files: 9, sockets: 3 }), first: None };
-        let none = || Look { members: None, io: Vec::new() };
+        let none = || CgroupDetails { members: None, io: Vec::new() };
         let io = vec![entry(Table::Bytes, "Read", 4096), entry(Table::Serviced, "Write", 1)];
-        let looks = [none(), none(), Look { members: Some(members), io }];
+        let looks = [none(), none(), CgroupDetails { members: Some(members), io }];
         let space = FsStats { inodes: Some(50), ..FsStats::default() };
         let done = Done { busy: 1500, ..Done::default() };
         let disk = FileSystem { device: "/dev/vda".into(), space, done };

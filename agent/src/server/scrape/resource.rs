@@ -66,8 +66,8 @@ pub(super) fn write(summary: Option<&Summary>, text: &mut Text) {
 }
 
 fn containers(summary: &Summary, text: &mut Text) {
-    type Pick = fn(&ContainerStats) -> Option<Value>;
-    let families: [(&str, &str, Kind, Pick); 5] = [
+    type ContainerMetric = fn(&ContainerStats) -> Option<Value>;
+    let families: [(&str, &str, Kind, ContainerMetric); 5] = [
         (
             "container_cpu_usage_seconds_total",
             "[STABLE] Processor time in core-seconds.",

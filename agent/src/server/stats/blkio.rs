@@ -29,7 +29,7 @@ pub enum Table {
 
 /// One number.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct BlkioEntry {
     /// Of what.
     pub table: Table,
     /// Major and minor number.
@@ -63,16 +63,16 @@ const LEGACY: [&[(Table, &str)]; 4] = [
 
 impl Machine {
     /// Of the cgroup at this path; a device that it never asked for anything is not there.
-    pub(in crate::server) fn disk_io(&self, path: &str) -> Vec<Entry> {
+    pub(in crate::server) fn disk_io(&self, path: &str) -> Vec<BlkioEntry> {
         if self.is_unified() {
-            return unified(&self.file("io", path, "io.stat").unwrap_or_default());
+            return parse_unified(&self.file("io", path, "io.stat").unwrap_or_default());
         }
         legacy(|name| self.file("blkio", path, name))
     }
 }
 
-fn legacy(read: impl Fn(&str) -> Option<String>) -> Vec<Entry> {
-    let entries = |(table, name): &(Table, &str)| -> Vec<Entry> {
+fn legacy(read: impl Fn(&str) -> Option<String>) -> Vec<BlkioEntry> {
+    let entries = |(table, name): &(Table, &str)| -> Vec<BlkioEntry> {
         let text = read(name).unwrap_or_default();
         text.lines().filter_map(|line| entry(*table, line)).collect()
     };
@@ -82,14 +82,14 @@ fn legacy(read: impl Fn(&str) -> Option<String>) -> Vec<Entry> {
 }
 
 /// `8:0 Read 4096`; sectors have no direction. The sum at the end is of no device.
-fn entry(table: Table, line: &str) -> Option<Entry> {
+fn entry(table: Table, line: &str) -> Option<BlkioEntry> {
     let words: Vec<&str> = line.split_ascii_whitespace().collect();
     let (device, operation, value) = match words[..] {
         [device, operation, value] => (device, operation, value),
         [device, value] if device != "Total" => (device, "", value),
         _ => return None,
     };
-    Some(Entry {
+    Some(BlkioEntry {
         table,
         device: numbers(device)?,
         operation: operation.to_owned(),
@@ -103,7 +103,7 @@ fn numbers(device: &str) -> Option<(u64, u64)> {
 }
 
 /// `8:0 rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0`.
-fn unified(stat: &str) -> Vec<Entry> {
+fn parse_unified(stat: &str) -> Vec<BlkioEntry> {
     let line = |line: &str| {
         let mut words = line.split_ascii_whitespace();
         let device = numbers(words.next()?)?;
@@ -120,7 +120,7 @@ fn unified(stat: &str) -> Vec<Entry> {
                 "cost.indelay" => (Table::Indelay, "Count"),
                 _ => return None,
             };
-            Some(Entry { table, device, operation: operation.to_owned(), value: value.parse().ok()? })
+            Some(BlkioEntry { table, device, operation: operation.to_owned(), value: value.parse().ok()? })
         };
         Some(words.filter_map(word).collect::<Vec<_>>())
     };
@@ -138,8 +138,8 @@ pub(in crate::server) fn device_name((major, minor): (u64, u64)) -> String {
 mod tests {
     use super::*;
 
-    fn written(entries: &[Entry]) -> Vec<String> {
-        let line = |entry: &Entry| {
+    fn written(entries: &[BlkioEntry]) -> Vec<String> {
+        let line = |entry: &BlkioEntry| {
             let (major, minor) = entry.device;
             format!("{:?} {major}:{minor} {} {}", entry.table, entry.operation, entry.value)
         };
@@ -187,7 +187,7 @@ mod tests {
             "Serviced 254:0 Write 1",
             "Usage 254:0 Count 7",
         ];
-        assert_eq!(written(&unified(stat)), expected);
+        assert_eq!(written(&parse_unified(stat)), expected);
         assert_eq!(device_name((4095, 1_048_575)), "");
     }
 }

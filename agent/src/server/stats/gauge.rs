@@ -14,10 +14,12 @@ use super::super::Server;
 use super::super::cri::{self, Cri};
 use super::summary::{ContainerStats, FsStats, MemoryStats, NodeStats, PodStats, VolumeStats};
 use super::{Depth, disk, now};
-use crate::eviction::observe::{ContainerUse, Disks, Gauge, Look, PodUse, Reading, Readings, Usage, Used};
+use crate::eviction::observe::{
+    ContainerUse, Disks, Gauge, Observation, PodUse, Reading, Readings, Usage, Used,
+};
 
 impl Gauge for Server {
-    fn look(&self) -> BoxFuture<'_, Result<Look, String>> {
+    fn look(&self) -> BoxFuture<'_, Result<Observation, String>> {
         async move {
             let (sources, stats) = (&self.inner.sources, &self.inner.sources.stats);
             let mut node = stats.node(Depth::All).await.map_err(|error| chain(&error))?;
@@ -31,7 +33,7 @@ impl Gauge for Server {
                 // The runtime's times say when it counted its files. The room that is left is read at this call.
                 (fs.images.time, fs.containers.time) = (now(), now());
                 let disks = disks(&root, &fs.image_place, &fs.container_place);
-                Ok(Look { readings: readings(&node, &fs.images, &fs.containers), disks })
+                Ok(Observation { readings: readings(&node, &fs.images, &fs.containers), disks })
             };
             tokio::task::spawn_blocking(look).await.map_err(|error| error.to_string())?
         }
@@ -95,23 +97,23 @@ fn readings(node: &NodeStats, images: &FsStats, containers: &FsStats) -> Reading
     found
 }
 
-fn used(fs: &FsStats) -> Used {
+fn convert_usage(fs: &FsStats) -> Used {
     Used { bytes: fs.used_bytes.unwrap_or_default(), inodes: fs.inodes_used.unwrap_or_default() }
 }
 
 fn pod_use(pod: PodStats) -> PodUse {
     let container = |container: ContainerStats| ContainerUse {
         memory: container.memory.as_ref().and_then(|memory| memory.working_set_bytes),
-        layer: container.rootfs.as_ref().map(used),
-        logs: container.logs.as_ref().map(used),
+        layer: container.rootfs.as_ref().map(convert_usage),
+        logs: container.logs.as_ref().map(convert_usage),
         name: container.name,
     };
-    let volume = |volume: VolumeStats| (volume.name.clone(), used(&volume.fs));
+    let volume = |volume: VolumeStats| (volume.name.clone(), convert_usage(&volume.fs));
     PodUse {
         memory: pod.memory.and_then(|memory| memory.working_set_bytes).unwrap_or_default(),
         processes: pod.process_stats.and_then(|processes| processes.process_count).unwrap_or_default(),
         containers: pod.containers.into_iter().map(container).collect(),
-        hosts_file: pod.hosts_file.as_ref().map(used).unwrap_or_default(),
+        hosts_file: pod.hosts_file.as_ref().map(convert_usage).unwrap_or_default(),
         volumes: pod.volume.into_iter().map(volume).collect(),
     }
 }

@@ -38,7 +38,7 @@ fn limit(text: Option<String>) -> Option<u64> {
 impl Machine {
     /// Of the cgroup at this path; all missing when it is not there.
     pub(in crate::server) fn detail(&self, path: &str) -> Detail {
-        if self.is_unified() { self.unified(path) } else { self.legacy(path) }
+        if self.is_unified() { self.read_unified(path) } else { self.legacy(path) }
     }
 
     #[expect(clippy::cast_precision_loss, reason = "times in seconds")]
@@ -71,7 +71,7 @@ impl Machine {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "times in seconds")]
-    fn unified(&self, path: &str) -> Detail {
+    fn read_unified(&self, path: &str) -> Detail {
         let file = |name: &str| self.file("", path, name);
         let (time, stat) = (file("cpu.stat").unwrap_or_default(), file("memory.stat").unwrap_or_default());
         let events = file("memory.events").unwrap_or_default();

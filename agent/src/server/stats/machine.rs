@@ -166,12 +166,12 @@ impl Machine {
             memory,
             io,
             swap,
-            start_time: self.made(path),
+            start_time: self.creation_time(path),
             ..ContainerStats::default()
         })
     }
 
-    fn made(&self, path: &str) -> i64 {
+    fn creation_time(&self, path: &str) -> i64 {
         let mount = self.layout.mount_of("memory");
         let data = mount.and_then(|mount| fs::metadata(mount.join(path.trim_matches('/'))).ok());
         let changed = data.and_then(|data| data.modified().ok());
@@ -276,7 +276,7 @@ impl Machine {
     }
 
     /// Unix nanoseconds.
-    pub(super) fn booted(&self) -> i64 {
+    pub(super) fn boot_time(&self) -> i64 {
         let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
         let seconds = field(&stat, "btime").and_then(|seconds| i64::try_from(seconds).ok());
         seconds.unwrap_or_default().saturating_mul(1_000_000_000)
@@ -365,7 +365,7 @@ mod tests {
         assert!(memory.working_set_bytes.unwrap() > 0 && memory.available_bytes.unwrap() < machine.memory);
         assert!(root.cpu.unwrap().usage_core_nano_seconds.unwrap() > 0);
         assert!(machine.processes().unwrap().processes.unwrap() > 1);
-        assert!(machine.booted() > 0);
+        assert!(machine.boot_time() > 0);
         assert_eq!(machine.group("x", "/no/such/group"), None);
         let (cores, sockets) = machine.cores();
         assert!(cores >= sockets && sockets > 0);

@@ -49,12 +49,12 @@ fn look(proc: &Path, listed: &str) -> Processes {
     if pids.len() > MOST {
         return Processes { count, ..Processes::default() };
     }
-    let first = pids.iter().filter_map(|pid| Some((begun(proc, *pid)?, *pid))).min().map(|(_, pid)| pid);
+    let first = pids.iter().filter_map(|pid| Some((start_time(proc, *pid)?, *pid))).min().map(|(_, pid)| pid);
     Processes { count, open: open(proc, &pids), first }
 }
 
 /// Ticks since boot.
-fn begun(proc: &Path, pid: u32) -> Option<u64> {
+fn start_time(proc: &Path, pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?;
     // A name may hold anything, brackets and spaces, too.
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()

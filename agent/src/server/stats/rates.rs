@@ -9,7 +9,7 @@ use super::summary::CpuStats;
 const APART: i64 = 1_000_000_000;
 
 #[derive(Debug, Clone, Copy)]
-struct Look {
+struct UsageSample {
     time: i64,
     used: u64,
     rate: Option<u64>,
@@ -18,7 +18,7 @@ struct Look {
 /// The last look at each thing, by key.
 #[derive(Debug, Default)]
 pub(super) struct Rates {
-    looks: HashMap<String, Look>,
+    looks: HashMap<String, UsageSample>,
 }
 
 impl Rates {
@@ -35,10 +35,10 @@ impl Rates {
                 } else {
                     let rate =
                         u128::from(used - last.used) * 1_000_000_000 / u128::try_from(apart).unwrap_or(1);
-                    Look { time, used, rate: u64::try_from(rate).ok() }
+                    UsageSample { time, used, rate: u64::try_from(rate).ok() }
                 }
             }
-            _ => Look { time, used, rate: None },
+            _ => UsageSample { time, used, rate: None },
         };
         self.looks.insert(key.to_owned(), look);
         if cpu.usage_nano_cores.is_none() {

@@ -22,7 +22,7 @@ pub(super) enum How {
 
 /// A volume to be measured.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Place {
+pub(super) struct MeasuredVolume {
     name: String,
     path: PathBuf,
     how: How,
@@ -30,7 +30,7 @@ pub(super) struct Place {
 }
 
 /// Those of a pod.
-pub(super) fn places(root: &Path, pod: &Pod, pods: &dyn NodePods) -> Vec<Place> {
+pub(super) fn places(root: &Path, pod: &Pod, pods: &dyn NodePods) -> Vec<MeasuredVolume> {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let folder = root.join("pods").join(uid).join("volumes");
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
@@ -43,7 +43,7 @@ pub(super) fn places(root: &Path, pod: &Pod, pods: &dyn NodePods) -> Vec<Place> 
             v if v.downward_api.is_some() => ("downward-api", volume.name.clone(), How::Weigh),
             v => {
                 v.persistent_volume_claim.as_ref()?;
-                ("local-volume", pods.claimed(uid, &volume.name)?, How::Ask)
+                ("local-volume", pods.claim_name(uid, &volume.name)?, How::Ask)
             }
         };
         let claim = volume.persistent_volume_claim.as_ref().map(|claim| PvcReference {
@@ -51,13 +51,13 @@ pub(super) fn places(root: &Path, pod: &Pod, pods: &dyn NodePods) -> Vec<Place> 
             namespace: pod.metadata.namespace.clone().unwrap_or_default(),
         });
         let path = folder.join(format!("kubernetes.io~{plugin}")).join(name);
-        Some(Place { name: volume.name.clone(), path, how, claim })
+        Some(MeasuredVolume { name: volume.name.clone(), path, how, claim })
     };
     volumes.filter_map(place).collect()
 }
 
 /// Measures it; nothing when it is not there.
-pub(super) fn measure(place: Place, metrics: &Metrics) -> Option<VolumeStats> {
+pub(super) fn measure(place: MeasuredVolume, metrics: &Metrics) -> Option<VolumeStats> {
     let begun = Instant::now();
     let space = disk::space(&place.path, now()).ok()?;
     let fs = match place.how {
@@ -90,7 +90,7 @@ mod tests {
             uid.to_owned()
         }
 
-        fn claimed(&self, pod: &str, volume: &str) -> Option<String> {
+        fn claim_name(&self, pod: &str, volume: &str) -> Option<String> {
             (pod == "u" && volume == "data").then(|| "pv-1".to_owned())
         }
     }

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::super::listen::{self, TlsSettings, tls_config};
-use super::super::lobby::Guest;
+use super::super::pending_connections::Admission;
 use super::*;
 
 #[derive(Debug)]
@@ -145,7 +145,7 @@ async fn a_connection_without_a_stream_is_closed_and_none_with_one() {
     let server = Server::new(settings, sources, how, Mode::AlwaysAllow, None).unwrap();
     let (ours, theirs) = tokio::io::duplex(1 << 16);
     let door = Door::ReadWrite(Vec::new().into());
-    let mut served = tokio::spawn(listen::two(server.inner.clone(), door, Guest::default(), ours));
+    let mut served = tokio::spawn(listen::two(server.inner.clone(), door, Admission::default(), ours));
     let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(theirs));
     let (mut sender, connection) = handshake.await.unwrap();
     tokio::spawn(connection);

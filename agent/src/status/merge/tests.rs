@@ -19,7 +19,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-fn merged(old: &Value, new: Value, end: End) -> Value {
+fn merged(old: &Value, new: Value, end: PodEnd) -> Value {
     serde_json::to_value(merge(&pod(old), status(new), end, at(1_000_000))).unwrap()
 }
 
@@ -35,7 +35,7 @@ fn trap_05_conditions_of_others_stay_and_ours_keep_their_times() {
         { "type": "Ready", "status": "False", "reason": "ContainersNotReady" },
         { "type": "Initialized", "status": "True", "lastTransitionTime": "2024-01-01T00:00:00Z" },
     ] });
-    let merged = merged(&old, new, End::Not);
+    let merged = merged(&old, new, PodEnd::Not);
     assert_eq!(
         merged["conditions"],
         json!([
@@ -57,7 +57,7 @@ fn a_condition_that_a_gate_turned_turned_when_it_was_told() {
     let own = |time: &str| {
         let new =
             json!({ "conditions": [{ "type": "Ready", "status": "True", "lastTransitionTime": time }] });
-        merged(&old, new, End::Not)["conditions"][0]["lastTransitionTime"].clone()
+        merged(&old, new, PodEnd::Not)["conditions"][0]["lastTransitionTime"].clone()
     };
     assert_eq!(own("1970-01-09T00:00:00Z"), "1970-01-12T13:46:40Z", "the worker saw no change then");
     assert_eq!(own("1970-01-11T00:00:00Z"), "1970-01-11T00:00:00Z");
@@ -67,7 +67,7 @@ fn a_condition_that_a_gate_turned_turned_when_it_was_told() {
 fn trap_05_addresses_stay_when_the_sandbox_goes_and_a_generation_never_falls() {
     let old = json!({ "podIP": "10.0.0.1", "podIPs": [{ "ip": "10.0.0.1" }], "observedGeneration": 3,
         "hostIP": "10.0.0.5", "hostIPs": [{ "ip": "10.0.0.5" }] });
-    let merged = merged(&old, json!({ "observedGeneration": 2 }), End::Not);
+    let merged = merged(&old, json!({ "observedGeneration": 2 }), PodEnd::Not);
     assert_eq!((&merged["podIP"], &merged["podIPs"][0]["ip"]), (&json!("10.0.0.1"), &json!("10.0.0.1")));
     assert_eq!((&merged["hostIP"], &merged["observedGeneration"]), (&json!("10.0.0.5"), &json!(3)));
 }
@@ -77,15 +77,15 @@ fn trap_03_no_phase_is_terminal_while_a_container_may_run_and_none_is_left() {
     let old = json!({ "phase": "Running" });
     let failed = json!({ "phase": "Failed", "reason": "Evicted", "message": "m", "conditions": [
         { "type": "DisruptionTarget", "status": "True" }] });
-    let early = merged(&old, failed.clone(), End::Not);
+    let early = merged(&old, failed.clone(), PodEnd::Not);
     assert_eq!(
         (&early["phase"], early.get("reason"), early.get("conditions")),
         (&json!("Running"), None, None)
     );
-    let over = merged(&old, failed, End::Ended);
+    let over = merged(&old, failed, PodEnd::Ended);
     assert_eq!((&over["phase"], &over["reason"]), (&json!("Failed"), &json!("Evicted")));
     assert_eq!(over["conditions"][0]["type"], "DisruptionTarget");
-    let back = merged(&json!({ "phase": "Succeeded" }), json!({ "phase": "Running" }), End::Not);
+    let back = merged(&json!({ "phase": "Succeeded" }), json!({ "phase": "Running" }), PodEnd::Not);
     assert_eq!(back["phase"], "Succeeded");
 }
 
@@ -94,7 +94,7 @@ fn a_pod_that_is_over_is_not_ready() {
     let ready =
         json!([{ "type": "Ready", "status": "True" }, { "type": "ContainersReady", "status": "True" }]);
     let new = json!({ "phase": "Succeeded", "conditions": ready });
-    let merged = merged(&json!({ "phase": "Running" }), new, End::Ended);
+    let merged = merged(&json!({ "phase": "Running" }), new, PodEnd::Ended);
     for condition in merged["conditions"].as_array().unwrap() {
         assert_eq!((&condition["status"], &condition["reason"]), (&json!("False"), &json!("PodCompleted")));
     }
@@ -102,11 +102,11 @@ fn a_pod_that_is_over_is_not_ready() {
 
 #[test]
 fn what_is_gone_from_the_node_has_failed_unless_it_said_otherwise() {
-    assert_eq!(merged(&json!({}), json!({ "phase": "Pending" }), End::Gone)["phase"], "Failed");
-    assert_eq!(merged(&json!({}), json!({ "phase": "Succeeded" }), End::Gone)["phase"], "Succeeded");
+    assert_eq!(merged(&json!({}), json!({ "phase": "Pending" }), PodEnd::Gone)["phase"], "Failed");
+    assert_eq!(merged(&json!({}), json!({ "phase": "Succeeded" }), PodEnd::Gone)["phase"], "Succeeded");
     let mut own = pod(&json!({}));
     own.metadata.annotations = Some([("kubernetes.io/config.source".to_owned(), "file".to_owned())].into());
-    let kept = merge(&own, status(json!({ "phase": "Pending" })), End::Gone, at(0));
+    let kept = merge(&own, status(json!({ "phase": "Pending" })), PodEnd::Gone, at(0));
     assert_eq!(kept.phase.as_deref(), Some("Pending"), "a static pod has no end in the API");
 }
 
@@ -118,8 +118,11 @@ fn trap_04_an_exit_code_is_not_lost_with_its_record() {
     };
     let waits = json!([{ "name": "web", "state": { "waiting": { "reason": "ContainerCreating" } },
         "image": "", "imageID": "", "ready": false, "restartCount": 0 }]);
-    let merged =
-        merged(&json!({ "containerStatuses": [ended(3)] }), json!({ "containerStatuses": waits }), End::Not);
+    let merged = merged(
+        &json!({ "containerStatuses": [ended(3)] }),
+        json!({ "containerStatuses": waits }),
+        PodEnd::Not,
+    );
     assert_eq!(merged["containerStatuses"][0]["state"]["terminated"]["exitCode"], 3);
 }
 
@@ -131,7 +134,7 @@ fn trap_05_times_are_whole_seconds_and_lists_have_an_order() {
     };
     let new = json!({ "containerStatuses": [of("web"), of("db")], "initContainerStatuses": [of("a"), of("z")],
         "startTime": "2020-01-01T00:00:00.999Z" });
-    let made = merge(&pod(&json!({})), status(new), End::Not, at(0));
+    let made = merge(&pod(&json!({})), status(new), PodEnd::Not, at(0));
     let names = |all: &Option<Vec<ContainerStatus>>| {
         all.iter().flatten().map(|status| status.name.clone()).collect::<Vec<_>>()
     };
@@ -146,7 +149,7 @@ fn last_words_are_cut_to_their_share() {
     let words = "é".repeat(5000);
     let new = json!({ "containerStatuses": [{ "name": "web", "image": "", "imageID": "", "ready": false,
         "restartCount": 0, "state": { "terminated": { "exitCode": 1, "message": words } } }] });
-    let merged = merged(&json!({}), new, End::Not);
+    let merged = merged(&json!({}), new, PodEnd::Not);
     let message = merged["containerStatuses"][0]["state"]["terminated"]["message"].as_str().unwrap();
     assert_eq!(message.len(), 3072, "12 KiB over four containers, between characters");
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gantry_kube_client::fake_apiserver::{FakeApiServer, Fault, Wrong};
+use gantry_kube_client::fake_apiserver::{FakeApiServer, InjectedFault, Wrong};
 use gantry_model::clock::FakeClock;
 use gantry_model::pod::{Origin, Pod, PodUid};
 use k8s_openapi::api::core::v1 as api;
@@ -16,13 +16,13 @@ use super::{Mirrors, keep};
 use crate::pod::status::PodStatus as Word;
 use crate::pod::tests::pod;
 use crate::pod::worker::PodHandle;
-use crate::source;
+use crate::pod_source;
 use crate::status::Statics;
 
 const ETCD: &str = "/api/v1/namespaces/kube-system/pods/etcd-n1";
 const MIRROR: &str = "/metadata/annotations/kubernetes.io~1config.mirror";
 
-struct Bed {
+struct MirrorFixture {
     server: FakeApiServer,
     statics: watch::Sender<Statics>,
     pods: watch::Sender<Arc<[PodHandle]>>,
@@ -34,11 +34,11 @@ fn node() -> Arc<api::Node> {
     Arc::new(serde_json::from_value(json!({ "metadata": { "name": "n1", "uid": "node-uid" } })).unwrap())
 }
 
-fn begin(server: &FakeApiServer) -> Bed {
+fn begin(server: &FakeApiServer) -> MirrorFixture {
     let (statics, statics_seen) = watch::channel(None);
     let (pods, pods_seen) = watch::channel(Arc::from([]));
     let (node, node_seen) = watch::channel(Some(node()));
-    let seen = source::follow(server.client(), "n1");
+    let seen = pod_source::follow(server.client(), "n1");
     let task = keep(Mirrors {
         client: server.client(),
         node: node_seen,
@@ -46,10 +46,10 @@ fn begin(server: &FakeApiServer) -> Bed {
         pods: pods_seen,
         statics: statics_seen,
     });
-    Bed { server: server.clone(), statics, pods, node, _task: task }
+    MirrorFixture { server: server.clone(), statics, pods, node, _task: task }
 }
 
-impl Bed {
+impl MirrorFixture {
     fn files(&self, hashes: &[&str]) {
         let described = hashes.iter().map(|hash| {
             let pod: api::Pod = serde_json::from_value(json!({
@@ -73,7 +73,7 @@ impl Bed {
     }
 
     fn creates(&self) -> usize {
-        self.server.asked().iter().filter(|asked| asked.method == "POST").count()
+        self.server.requests().iter().filter(|asked| asked.method == "POST").count()
     }
 }
 
@@ -112,11 +112,16 @@ async fn trap_10_a_changed_file_is_a_new_image() {
     let bed = begin(&FakeApiServer::default());
     bed.files(&["hash-1"]);
     bed.mirror("hash-1").await;
-    let _ = bed.server.asked();
+    let _ = bed.server.requests();
     bed.files(&["hash-2"]);
     bed.mirror("hash-2").await;
-    let writes: Vec<String> =
-        bed.server.asked().into_iter().map(|asked| asked.method).filter(|method| method != "GET").collect();
+    let writes: Vec<String> = bed
+        .server
+        .requests()
+        .into_iter()
+        .map(|asked| asked.method)
+        .filter(|method| method != "GET")
+        .collect();
     assert_eq!(writes, ["DELETE", "POST"]);
 }
 
@@ -158,7 +163,7 @@ async fn an_image_that_finalizers_hold_is_deleted_once() {
     let marked = |pod: &Value| pod["metadata"]["deletionGracePeriodSeconds"] == 0;
     bed.server.until("marked", |server| server.get(ETCD).filter(marked)).await;
     sleep(Duration::from_secs(300)).await;
-    assert_eq!(bed.server.asked().iter().filter(|asked| asked.method == "DELETE").count(), 1);
+    assert_eq!(bed.server.requests().iter().filter(|asked| asked.method == "DELETE").count(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -196,7 +201,7 @@ async fn no_image_is_made_for_a_node_that_is_not_there_or_over_another_pod() {
 #[tokio::test(start_paused = true)]
 async fn a_refused_image_is_tried_ever_more_rarely() {
     let server = FakeApiServer::default();
-    server.fault(Fault {
+    server.fault(InjectedFault {
         method: "POST".into(),
         path: "/pods".into(),
         what: Wrong::Refused(403, "Forbidden"),

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use gantry_model::pod::volume::Volume;
 use gantry_model::pod::{Pod, PodUid};
 
-use super::super::claim::{self, Found, Place};
+use super::super::claim::{self, BoundVolume, VolumeBacking};
 use super::super::removal::Mounts;
 use super::{HostVolumes, LOCAL, blocking, mounts};
 use crate::admission;
@@ -76,7 +76,12 @@ impl Writers {
 
 impl HostVolumes {
     /// Where the claim leads, once that pod may go there.
-    pub(super) async fn claim(&self, pod: &Pod, volume: &Volume, name: &str) -> Result<Place, Failed> {
+    pub(super) async fn claim(
+        &self,
+        pod: &Pod,
+        volume: &Volume,
+        name: &str,
+    ) -> Result<VolumeBacking, Failed> {
         let found = claim::find(self.api.as_ref(), pod, name).await?;
         let of = |step, why| Failed::Of { step, volume: found.volume.clone(), why };
         if !self.is_there(pod, volume, &found).await? {
@@ -84,7 +89,7 @@ impl HostVolumes {
         }
         // Upstream's kubelet knows who has a volume mounted by its name only where a plugin mounts
         // devices; a hostPath is not one of these.
-        if found.one_pod && matches!(found.place, Place::Local { .. }) {
+        if found.one_pod && matches!(found.place, VolumeBacking::Local { .. }) {
             let (writers, pods) = (self.writers.clone(), self.pods.clone());
             let (name, uid) = (found.volume.clone(), pod.uid.clone());
             let free = blocking(move || writers.take(&pods, &name, &uid, &mounts::Table)).await?;
@@ -98,12 +103,12 @@ impl HostVolumes {
     }
 
     /// Whether the pod has it already, also from an agent before.
-    async fn is_there(&self, pod: &Pod, volume: &Volume, found: &Found) -> Result<bool, String> {
+    async fn is_there(&self, pod: &Pod, volume: &Volume, found: &BoundVolume) -> Result<bool, String> {
         match &found.place {
             _ if found.affinity.is_none() => Ok(true),
             _ if self.place_of(&pod.uid, &volume.name).is_some() => Ok(true),
-            Place::HostPath { .. } => Ok(false),
-            Place::Local { volume, .. } => {
+            VolumeBacking::HostPath { .. } => Ok(false),
+            VolumeBacking::Local { volume, .. } => {
                 let path = self.pod(&pod.uid).join("volumes").join(LOCAL).join(volume);
                 let look = move || {
                     mounts::is_mount_point(&path).map_err(|error| format!("stat {}: {error}", path.display()))
@@ -113,7 +118,7 @@ impl HostVolumes {
         }
     }
 
-    async fn affine(&self, found: &Found) -> Result<(), String> {
+    async fn affine(&self, found: &BoundVolume) -> Result<(), String> {
         let Some(terms) = &found.affinity else { return Ok(()) };
         let name = &self.node.name;
         let labels = self.api.node_labels(name).await;

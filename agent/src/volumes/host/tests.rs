@@ -45,13 +45,13 @@ fn mount(volume: &str, path: &str) -> VolumeMount {
     }
 }
 
-struct Place {
+struct VolumeFixture {
     root: tempfile::TempDir,
     api: Arc<FakeApi>,
     volumes: HostVolumes,
 }
 
-impl Place {
+impl VolumeFixture {
     fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         let api = Arc::new(FakeApi::default());
@@ -78,7 +78,7 @@ const DISK: VolumeSource = VolumeSource::EmptyDir { memory: false, size_limit: N
 
 #[tokio::test]
 async fn a_pods_folders_are_the_kubelets_and_go_with_it() {
-    let place = Place::new();
+    let place = VolumeFixture::new();
     place.api.put_config_map("c", &[("key", "value")]);
     let pod =
         with(vec![volume("e", DISK), volume("m", config_map("c"))], vec![mount("e", "/e"), mount("m", "/m")]);
@@ -102,7 +102,7 @@ async fn a_pods_folders_are_the_kubelets_and_go_with_it() {
 
 #[tokio::test]
 async fn with_selinux_what_is_the_pods_own_is_labelled_and_nothing_of_the_node() {
-    let mut place = Place::new();
+    let mut place = VolumeFixture::new();
     place.api.put_config_map("c", &[("key", "value")]);
     let host = VolumeSource::HostPath { path: "/tmp".into(), kind: HostPathType::Unset };
     let volumes = vec![volume("e", DISK), volume("m", config_map("c")), volume("h", host)];
@@ -119,7 +119,7 @@ async fn with_selinux_what_is_the_pods_own_is_labelled_and_nothing_of_the_node()
 
 #[tokio::test]
 async fn the_mode_of_an_empty_dir_is_the_containers_once_it_is_made() {
-    let place = Place::new();
+    let place = VolumeFixture::new();
     let pod = with(vec![volume("e", DISK)], vec![]);
     place.volumes.set_up(&pod).await.unwrap();
     let folder = place.path("volumes/kubernetes.io~empty-dir/e");
@@ -137,7 +137,7 @@ async fn the_mode_of_an_empty_dir_is_the_containers_once_it_is_made() {
 /// nginx's workers, which are no root, could not look into a config map.
 #[tokio::test]
 async fn a_config_maps_folder_is_open_to_any_user() {
-    let place = Place::new();
+    let place = VolumeFixture::new();
     place.api.put_config_map("c", &[("key", "value")]);
     let pod = with(vec![volume("m", config_map("c"))], vec![]);
     place.volumes.set_up(&pod).await.unwrap();
@@ -154,7 +154,7 @@ async fn a_config_maps_folder_is_open_to_any_user() {
 
 #[tokio::test]
 async fn a_config_map_is_open_to_whoever_the_container_runs_as() {
-    let place = Place::new();
+    let place = VolumeFixture::new();
     place.api.put_config_map("c", &[("key", "value")]);
     let mut pod = with(vec![volume("m", config_map("c"))], vec![]);
     let folder = place.path("volumes/kubernetes.io~configmap/m");
@@ -170,7 +170,7 @@ async fn a_config_map_is_open_to_whoever_the_container_runs_as() {
 
 #[tokio::test]
 async fn an_etc_hosts_that_a_container_blew_up_is_not_read() {
-    let place = Place::new();
+    let place = VolumeFixture::new();
     let pod = with(vec![], vec![]);
     place.volumes.set_up(&pod).await.unwrap();
     place.mounts(&pod, &[]).await.unwrap();
@@ -190,7 +190,7 @@ async fn an_etc_hosts_that_a_container_blew_up_is_not_read() {
 
 #[tokio::test]
 async fn content_that_changed_is_brought_up_to_date() {
-    let place = Place::new();
+    let place = VolumeFixture::new();
     place.api.put_config_map("c", &[("key", "1")]);
     let pod = with(vec![volume("m", config_map("c"))], vec![]);
     place.volumes.set_up(&pod).await.unwrap();
@@ -202,7 +202,7 @@ async fn content_that_changed_is_brought_up_to_date() {
 
 #[tokio::test]
 async fn failures_name_the_volume_and_the_others_are_made() {
-    let place = Place::new();
+    let place = VolumeFixture::new();
     let host = VolumeSource::HostPath { path: "/no/such".into(), kind: HostPathType::Directory };
     let pod = with(vec![volume("m", config_map("c")), volume("h", host), volume("e", DISK)], vec![]);
     let error = place.volumes.set_up(&pod).await.unwrap_err().message;
@@ -221,7 +221,7 @@ async fn failures_name_the_volume_and_the_others_are_made() {
 
 #[tokio::test]
 async fn a_sub_path_needs_its_variables_and_stays_below() {
-    let place = Place::new();
+    let place = VolumeFixture::new();
     let expr = |text: &str| VolumeMount { sub_path: SubPath::Expr(text.into()), ..mount("e", "/e") };
     let env = [("UP".to_owned(), "../..".to_owned()), ("NIL".to_owned(), String::new())];
     for (text, message) in [
@@ -235,7 +235,7 @@ async fn a_sub_path_needs_its_variables_and_stays_below() {
 
 #[tokio::test]
 async fn recursive_read_only_is_asked_for_only_where_the_runtime_can() {
-    let place = Place::new();
+    let place = VolumeFixture::new();
     let mode = |recursive_read_only| VolumeMount { recursive_read_only, read_only: true, ..mount("e", "/e") };
     let pod = |mode| with(vec![volume("e", DISK)], vec![mode]);
     let mounts = place.mounts(&pod(mode(RecursiveReadOnly::IfPossible)), &[]).await;
@@ -250,7 +250,7 @@ async fn recursive_read_only_is_asked_for_only_where_the_runtime_can() {
         "{error}"
     );
     let volumes = HostVolumes::new(place.root.path(), place.api.clone(), node(), true);
-    let able = Place { volumes, ..place };
+    let able = VolumeFixture { volumes, ..place };
     for mode in [mode(RecursiveReadOnly::IfPossible), mode(RecursiveReadOnly::Enabled)] {
         let mounts = able.mounts(&pod(mode), &[]).await.unwrap();
         assert!(mounts.first().unwrap().recursive_read_only);
@@ -259,7 +259,7 @@ async fn recursive_read_only_is_asked_for_only_where_the_runtime_can() {
 
 #[tokio::test]
 async fn last_words_are_the_last_4096_bytes() {
-    let place = Place::new();
+    let place = VolumeFixture::new();
     let pod = with(vec![], vec![]);
     let of = WordsOf { uid: &pod.uid, container: "web", attempt: 3, file: None };
     let words = || place.volumes.last_words(of);
@@ -280,7 +280,7 @@ async fn last_words_are_the_last_4096_bytes() {
 
 #[tokio::test]
 async fn last_words_are_where_the_runtime_says_but_of_that_pod_only() {
-    let place = Place::new();
+    let place = VolumeFixture::new();
     let pod = with(vec![], vec![]);
     place.volumes.set_up(&pod).await.unwrap();
     place.mounts(&pod, &[]).await.unwrap();
@@ -308,7 +308,7 @@ async fn pods_may_be_on_another_disk() {
     std::os::unix::fs::symlink("disk", root.path().join("pods")).unwrap();
     let api = Arc::new(FakeApi::default());
     let volumes = HostVolumes::new(root.path(), api.clone(), node(), false);
-    let place = Place { volumes, root, api };
+    let place = VolumeFixture { volumes, root, api };
     let pod = with(vec![volume("e", DISK)], vec![mount("e", "/e")]);
     place.volumes.set_up(&pod).await.unwrap();
     // As the kernel's table of mounts would name it.
@@ -320,15 +320,15 @@ async fn pods_may_be_on_another_disk() {
 
 #[test]
 fn what_is_behind_a_volume_is_told_when_a_folder_is_mounted() {
-    let place = Place::new();
+    let place = VolumeFixture::new();
     let uid = pod().uid;
-    let local = |name: &str| super::Place::Local { path: "/disk".into(), volume: name.into() };
-    let whole = super::Place::HostPath { path: "/disk".into(), kind: HostPathType::Unset };
+    let local = |name: &str| super::VolumeBacking::Local { path: "/disk".into(), volume: name.into() };
+    let whole = super::VolumeBacking::HostPath { path: "/disk".into(), kind: HostPathType::Unset };
     let found = BTreeMap::from([("data".to_owned(), local("pv-1")), ("whole".to_owned(), whole)]);
     place.volumes.claims.lock().unwrap().insert(uid.clone(), found);
     let volumes: &dyn Volumes = &place.volumes;
-    assert_eq!(volumes.claimed(&uid, "data").as_deref(), Some("pv-1"));
-    assert_eq!((volumes.claimed(&uid, "whole"), volumes.claimed(&uid, "other")), (None, None));
+    assert_eq!(volumes.claim_name(&uid, "data").as_deref(), Some("pv-1"));
+    assert_eq!((volumes.claim_name(&uid, "whole"), volumes.claim_name(&uid, "other")), (None, None));
 }
 
 #[test]
@@ -352,7 +352,7 @@ fn memory_volumes_are_limited_by_the_smallest() {
 
 #[tokio::test]
 async fn an_image_volume_is_the_runtimes_and_read_only() {
-    let place = Place::new();
+    let place = VolumeFixture::new();
     let source =
         VolumeSource::Image { reference: "reg.io/data:v1".into(), pull_policy: PullPolicy::IfNotPresent };
     let part = VolumeMount { sub_path: SubPath::Plain("models/a".into()), ..mount("i", "/part") };
@@ -378,7 +378,7 @@ async fn an_image_volume_is_the_runtimes_and_read_only() {
 
 #[tokio::test]
 async fn volumes_and_what_is_done_with_them_are_counted_by_plugin() {
-    let place = Place::new();
+    let place = VolumeFixture::new();
     let metrics = Arc::new(Metrics::default());
     let volumes = place.volumes.clone().counted_in(metrics.clone());
     let empty = VolumeSource::EmptyDir { memory: false, size_limit: None };
@@ -414,7 +414,7 @@ async fn a_persistent_volume_of_another_node_is_not_mounted() {
     use gantry_model::pod::placement::{Match, Operator, Term};
 
     use crate::api::{Claim, PersistentSource, PersistentVolume};
-    let place = Place::new();
+    let place = VolumeFixture::new();
     let source = PersistentSource::HostPath { path: "/".into(), kind: String::new() };
     let zone = Match { key: "zone".into(), operator: Operator::In, values: vec!["a".into()] };
     let affinity = Some(vec![Term { labels: vec![zone], fields: vec![] }]);

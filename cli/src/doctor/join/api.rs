@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a join is given.
 #[derive(Debug, Clone)]
-pub(crate) struct Target {
+pub(crate) struct JoinTarget {
     pub(crate) endpoint: Endpoint,
     /// As it was typed.
     pub(crate) token: Option<String>,
@@ -39,7 +39,7 @@ pub(crate) struct Api {
     pub(crate) token: Option<Result<Token, String>>,
     pub(crate) hashes: Vec<Result<CaHash, String>>,
     /// What answers at the endpoint.
-    pub(crate) server: Result<Server, Trouble>,
+    pub(crate) server: Result<Server, ConnectFailure>,
     /// Only of a server that shakes hands; so are the next two.
     pub(crate) clock: Option<Clock>,
     /// `gitVersion`, as anybody may ask it.
@@ -51,7 +51,7 @@ pub(crate) struct Api {
 
 /// Why nobody shows a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum ConnectFailure {
     /// The host has no address.
     Name(String),
     /// Nobody takes connections there.
@@ -109,21 +109,21 @@ pub(crate) enum Signature {
 pub(crate) struct Named {
     pub(crate) addresses: Result<Vec<IpAddr>, String>,
     /// Of the connection to it; none when it is the endpoint itself, or has no address.
-    pub(crate) reached: Option<Result<(), Trouble>>,
+    pub(crate) reached: Option<Result<(), ConnectFailure>>,
 }
 
 /// What a bootstrap token opens.
 #[derive(Debug, Clone)]
 pub(crate) struct Member {
-    pub(crate) kubelet: Result<KubeletFile, Refusal>,
-    pub(crate) cluster: Result<ClusterFile, Refusal>,
+    pub(crate) kubelet: Result<KubeletFile, ReadFailure>,
+    pub(crate) cluster: Result<ClusterFile, ReadFailure>,
     /// A node of our name: whether it is Ready.
-    pub(crate) twin: Result<Option<bool>, Refusal>,
+    pub(crate) twin: Result<Option<bool>, ReadFailure>,
 }
 
 /// Why something was not read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum ReadFailure {
     /// 401: the server does not know the token.
     Unknown,
     /// 403: it does, and it may not.
@@ -159,7 +159,7 @@ pub(crate) struct Networking {
 }
 
 /// Asks the cluster; `name` is the node's.
-pub(crate) async fn look(target: &Target, name: &str) -> Api {
+pub(crate) async fn look(target: &JoinTarget, name: &str) -> Api {
     let endpoint = target.endpoint.clone();
     let token = target.token.as_deref().map(str::parse::<Token>);
     let (server, shown) = server(&endpoint)
@@ -236,7 +236,7 @@ fn late() -> String {
 }
 
 /// The first address that takes a connection; else what the last one said.
-async fn connection(addresses: &[SocketAddr]) -> Result<(SocketAddr, TcpStream), Trouble> {
+async fn connection(addresses: &[SocketAddr]) -> Result<(SocketAddr, TcpStream), ConnectFailure> {
     let mut last = String::new();
     for address in addresses {
         match tokio::time::timeout(PATIENCE, TcpStream::connect(address)).await {
@@ -245,16 +245,16 @@ async fn connection(addresses: &[SocketAddr]) -> Result<(SocketAddr, TcpStream),
             Err(_) => last = format!("{address}: {}", late()),
         }
     }
-    Err(Trouble::Connect(last))
+    Err(ConnectFailure::Connect(last))
 }
 
-async fn server(endpoint: &Endpoint) -> Result<(Server, Chain), Trouble> {
-    let addresses = addresses(endpoint).await.map_err(Trouble::Name)?;
+async fn server(endpoint: &Endpoint) -> Result<(Server, Chain), ConnectFailure> {
+    let addresses = addresses(endpoint).await.map_err(ConnectFailure::Name)?;
     let (address, stream) = connection(&addresses).await?;
-    let trouble = |error: &dyn std::error::Error| Trouble::Handshake(chain(error));
+    let trouble = |error: &dyn std::error::Error| ConnectFailure::Handshake(chain(error));
     let shown = match tokio::time::timeout(PATIENCE, Chain::of(stream, &endpoint.host)).await {
         Ok(shown) => shown.map_err(|error| trouble(&error))?,
-        Err(_) => return Err(Trouble::Handshake(late())),
+        Err(_) => return Err(ConnectFailure::Handshake(late())),
     };
     let leaf = shown.leaf().map_err(|error| trouble(&error))?;
     Ok((Server { address, bears: shown.bears(&endpoint.host), leaf }, shown))
@@ -303,20 +303,20 @@ async fn info(api: &Api, shown: &Chain) -> Result<Info, String> {
         vouched: shown.signed_by(&authorities).map_err(|error| error.to_string()),
         until: authorities.iter().filter_map(|one| Some(Leaf::parse(one).ok()?.not_after)).max(),
         bears: shown.bears(&cluster.server.host),
-        named: named(&api.endpoint, &cluster.server).await,
+        named: check_named_endpoint(&api.endpoint, &cluster.server).await,
         cluster,
     })
 }
 
 fn signature(map: &ConfigMap, token: &Token) -> Signature {
-    match discovery::signed(map, token) {
+    match discovery::verify_signature(map, token) {
         Ok(_) => Signature::Good,
         Err(discovery::Error::UnknownToken(_)) => Signature::Absent,
         Err(_) => Signature::Bad,
     }
 }
 
-async fn named(given: &Endpoint, named: &Endpoint) -> Named {
+async fn check_named_endpoint(given: &Endpoint, named: &Endpoint) -> Named {
     match addresses(named).await {
         Err(error) => Named { addresses: Err(error), reached: None },
         Ok(found) => {
@@ -339,7 +339,7 @@ async fn member(endpoint: &Endpoint, info: &Info, token: &Token, name: &str) -> 
     {
         Ok(client) => client,
         Err(error) => {
-            let refusal = Refusal::Other(error);
+            let refusal = ReadFailure::Other(error);
             return Member {
                 kubelet: Err(refusal.clone()),
                 cluster: Err(refusal.clone()),
@@ -356,20 +356,20 @@ async fn member(endpoint: &Endpoint, info: &Info, token: &Token, name: &str) -> 
     }
 }
 
-async fn asked<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, Refusal> {
+async fn asked<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, ReadFailure> {
     match tokio::time::timeout(PATIENCE, call).await {
-        Err(_) => Err(Refusal::Other(late())),
+        Err(_) => Err(ReadFailure::Other(late())),
         Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(kube::Error::Api(status))) if status.code == 401 => Err(Refusal::Unknown),
-        Ok(Err(kube::Error::Api(status))) if status.code == 403 => Err(Refusal::Forbidden),
-        Ok(Err(error)) => Err(Refusal::Other(chain(&error))),
+        Ok(Err(kube::Error::Api(status))) if status.code == 401 => Err(ReadFailure::Unknown),
+        Ok(Err(kube::Error::Api(status))) if status.code == 403 => Err(ReadFailure::Forbidden),
+        Ok(Err(error)) => Err(ReadFailure::Other(chain(&error))),
     }
 }
 
-fn file<T: serde::de::DeserializeOwned>(map: &ConfigMap, key: &str) -> Result<T, Refusal> {
+fn file<T: serde::de::DeserializeOwned>(map: &ConfigMap, key: &str) -> Result<T, ReadFailure> {
     let text = map.data.as_ref().and_then(|data| data.get(key));
-    let text = text.ok_or_else(|| Refusal::Other(format!("the ConfigMap has no {key}")))?;
-    serde_saphyr::from_str(text).map_err(|error| Refusal::Other(format!("{key}: {error}")))
+    let text = text.ok_or_else(|| ReadFailure::Other(format!("the ConfigMap has no {key}")))?;
+    serde_saphyr::from_str(text).map_err(|error| ReadFailure::Other(format!("{key}: {error}")))
 }
 
 fn is_ready(node: &Node) -> bool {

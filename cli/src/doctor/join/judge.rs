@@ -7,20 +7,20 @@ mod node;
 use jiff::Timestamp;
 
 use super::api::Api;
-use super::node::Node;
-use super::way::Way;
+use super::node::JoinNode;
+use super::way::NetworkRoute;
 use crate::doctor::Check;
 use crate::doctor::judge::warn;
 
 /// All rows, in the order of a join: the way there, the trust, the machine, the kubelet. `way` leads to the API server.
-pub(super) fn checks(node: &Node, api: &Api, way: Option<&Way>, now: Timestamp) -> Vec<Check> {
+pub(super) fn checks(node: &JoinNode, api: &Api, way: Option<&NetworkRoute>, now: Timestamp) -> Vec<Check> {
     let mut checks = cluster::checks(api, way, now);
     checks.extend(node::checks(node, api, way));
     checks
 }
 
 /// What `gantry join` sets right.
-fn mended(name: &'static str, seen: String, by_hand: &str) -> Check {
+fn warn_mended(name: &'static str, seen: String, by_hand: &str) -> Check {
     warn(name, seen, format!("`gantry join` sees to it; by hand: {by_hand}"))
 }
 

@@ -11,7 +11,7 @@ use gantry_base::mountinfo;
 use gantry_cgroup::Layout;
 
 use super::proxy::Proxies;
-use super::way::{self, Way};
+use super::way::{self, NetworkRoute};
 use crate::client;
 use crate::doctor::look::{self, Network};
 use crate::join::{self, kubeadm};
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Where the node is looked at. Tests have one of their own.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct HostView {
     /// Before `/proc`, `/sys` and `/etc`.
     pub(crate) root: PathBuf,
     /// `PATH`.
@@ -34,7 +34,7 @@ pub(crate) struct Place {
     pub(crate) network: Network,
 }
 
-impl Place {
+impl HostView {
     /// This machine, with a runtime at `unix:///PATH` and what its CNI folder holds.
     pub(crate) fn here(runtime: String, network: Network) -> Self {
         // sudo may leave root's folders out.
@@ -61,7 +61,7 @@ impl Place {
 
 /// The node, as far as a join cares.
 #[derive(Debug, Clone)]
-pub(crate) struct Node {
+pub(crate) struct JoinNode {
     pub(crate) name: String,
     pub(crate) ports: Vec<Port>,
     /// Devices in use as swap.
@@ -143,9 +143,9 @@ fn is_unified(table: &Path) -> bool {
 }
 
 /// `root` is `cgroupRoot`, as the cluster's kubelets have it.
-pub(crate) async fn look(place: &Place, root: &str) -> Node {
+pub(crate) async fn look(place: &HostView, root: &str) -> JoinNode {
     let is_on = |path: &str| place.read(path).map(|text| text.trim() != "0");
-    Node {
+    JoinNode {
         name: place.name.clone(),
         ports: PORTS
             .iter()
@@ -182,7 +182,7 @@ fn has_cgroup(mounts: &Path, root: &str) -> bool {
 }
 
 /// From here to the API server.
-pub(crate) fn way(place: &Place, target: IpAddr) -> Way {
+pub(crate) fn way(place: &HostView, target: IpAddr) -> NetworkRoute {
     way::to(&place.root.join("proc/self"), target)
 }
 
@@ -225,7 +225,7 @@ async fn runtime(address: &str) -> Result<Option<Driver>, String> {
     }
 }
 
-async fn kubeadm(place: &Place) -> Kubeadm {
+async fn kubeadm(place: &HostView) -> Kubeadm {
     let Some(path) = place.program("kubeadm") else { return Kubeadm::Absent };
     let program = path.clone();
     let told = tokio::task::spawn_blocking(move || kubeadm::version(&program));

@@ -5,15 +5,15 @@ use std::path::Path;
 
 /// The first step of the way, and the address that this node shows there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Way {
+pub(crate) struct NetworkRoute {
     /// None when there is no route.
     pub(crate) source: Option<IpAddr>,
-    pub(crate) step: Step,
+    pub(crate) step: NextHop,
 }
 
 /// Where a packet goes first.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum NextHop {
     /// The address is this node's own.
     Here,
     /// Its link is one of this node's.
@@ -25,15 +25,15 @@ pub(crate) enum Step {
 }
 
 /// `proc` is /proc/self, or what stands for it.
-pub(super) fn to(proc: &Path, target: IpAddr) -> Way {
+pub(super) fn to(proc: &Path, target: IpAddr) -> NetworkRoute {
     let source = source(target);
     if source == Some(target) {
-        return Way { source, step: Step::Here };
+        return NetworkRoute { source, step: NextHop::Here };
     }
-    Way { source, step: first(proc, target) }
+    NetworkRoute { source, step: first(proc, target) }
 }
 
-fn first(proc: &Path, target: IpAddr) -> Step {
+fn first(proc: &Path, target: IpAddr) -> NextHop {
     let read = |name: &str| std::fs::read_to_string(proc.join("net").join(name)).unwrap_or_default();
     let routes: Vec<Route> = match target {
         IpAddr::V4(_) => read("route").lines().filter_map(v4).collect(),
@@ -60,16 +60,16 @@ struct Route {
 }
 
 /// The longest prefix, then the smallest metric.
-fn step(routes: &[Route], target: IpAddr) -> Step {
+fn step(routes: &[Route], target: IpAddr) -> NextHop {
     let best = routes
         .iter()
         .filter(|route| route.network.contains(&target))
         .max_by_key(|route| (route.network.prefix_len(), std::cmp::Reverse(route.metric)));
     match best {
-        None => Step::Unknown,
-        Some(Route { gateway: None, device, .. }) => Step::Link(device.clone()),
+        None => NextHop::Unknown,
+        Some(Route { gateway: None, device, .. }) => NextHop::Link(device.clone()),
         Some(Route { gateway: Some(gateway), device, .. }) => {
-            Step::Router { gateway: *gateway, device: device.clone() }
+            NextHop::Router { gateway: *gateway, device: device.clone() }
         }
     }
 }
@@ -127,7 +127,7 @@ eth0\t0002000A\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0
 eth1\t000012AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0
 ";
 
-    fn looked(files: &[(&str, &str)], target: &str) -> Step {
+    fn looked(files: &[(&str, &str)], target: &str) -> NextHop {
         let proc = tempfile::tempdir().unwrap();
         std::fs::create_dir(proc.path().join("net")).unwrap();
         for (name, text) in files {
@@ -138,10 +138,10 @@ eth1\t000012AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0
 
     #[test]
     fn the_longest_prefix_is_the_way() {
-        assert_eq!(looked(&[("route", VAGRANT)], "172.18.0.2"), Step::Link("eth1".into()));
-        let router = Step::Router { gateway: "10.0.2.2".parse().unwrap(), device: "eth0".into() };
+        assert_eq!(looked(&[("route", VAGRANT)], "172.18.0.2"), NextHop::Link("eth1".into()));
+        let router = NextHop::Router { gateway: "10.0.2.2".parse().unwrap(), device: "eth0".into() };
         assert_eq!(looked(&[("route", VAGRANT)], "172.19.0.2"), router);
-        assert_eq!(looked(&[("route", "")], "172.19.0.2"), Step::Unknown);
+        assert_eq!(looked(&[("route", "")], "172.19.0.2"), NextHop::Unknown);
         // Down, and refusing.
         let down = VAGRANT.replace("eth1\t000012AC\t00000000\t0001", "eth1\t000012AC\t00000000\t0200");
         assert_eq!(looked(&[("route", &down)], "172.18.0.2"), router);
@@ -154,14 +154,14 @@ fd000000000000000000000000000000 40 00000000000000000000000000000000 00 00000000
 00000000000000000000000000000000 00 00000000000000000000000000000000 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003     eth0
 00000000000000000000000000000000 00 00000000000000000000000000000000 00 00000000000000000000000000000000 ffffffff 00000001 00000000 00200200       lo
 ";
-        assert_eq!(looked(&[("ipv6_route", table)], "fd00::2"), Step::Link("eth1".into()));
-        let router = Step::Router { gateway: "fe80::1".parse().unwrap(), device: "eth0".into() };
+        assert_eq!(looked(&[("ipv6_route", table)], "fd00::2"), NextHop::Link("eth1".into()));
+        let router = NextHop::Router { gateway: "fe80::1".parse().unwrap(), device: "eth0".into() };
         assert_eq!(looked(&[("ipv6_route", table)], "fd01::2"), router);
     }
 
     #[test]
     fn an_address_of_this_machine_is_here() {
         let own = IpAddr::from(Ipv4Addr::LOCALHOST);
-        assert_eq!(to(Path::new("/proc/self"), own), Way { source: Some(own), step: Step::Here });
+        assert_eq!(to(Path::new("/proc/self"), own), NetworkRoute { source: Some(own), step: NextHop::Here });
     }
 }

@@ -138,7 +138,7 @@ async fn a_signature_that_is_on_its_way_is_waited_for() {
     let (endpoint, token, hashes) = (fake.endpoint(), fake.token.clone(), [fake.hash()]);
     let found = cluster_info(&endpoint, None, &token, &hashes, Duration::from_secs(60));
     let signed = async {
-        fake.api.until("a first look", |api| (!api.asked().is_empty()).then_some(())).await;
+        fake.api.until("a first look", |api| (!api.requests().is_empty()).then_some(())).await;
         fake.api.put(info, whole.clone());
     };
     let (found, ()) = tokio::join!(found, signed);
@@ -170,7 +170,7 @@ async fn an_administrator_makes_a_token_and_takes_it_away() {
     admin::delete_token(&client, &token).await.unwrap();
     assert_eq!(fake.api.get(&path), None);
     // Elsewhere, under the name of the kubeconfig's.
-    let moved = admin::moved(access, &"192.0.2.1:1234".parse().unwrap()).unwrap();
+    let moved = admin::with_endpoint(access, &"192.0.2.1:1234".parse().unwrap()).unwrap();
     assert_eq!(
         (moved.server.to_string().as_str(), moved.server_name.as_deref()),
         ("https://192.0.2.1:1234/", Some("127.0.0.1"))

@@ -9,14 +9,14 @@ use super::*;
 const SOCKET: &str = "unix:///run/gantry/gantry.sock";
 
 /// A machine on which nothing is left to do, for a cluster with kube-proxy.
-fn machine() -> Machine {
+fn machine() -> JoinHost {
     let settings = [FORWARD, BRIDGE_CALLS].map(|name| (name, "1".to_owned()));
     let files = [
         (MODULES, format!("{HEADING}overlay\nbr_netfilter\nnf_conntrack\n")),
         (SYSCTLS, format!("{HEADING}{FORWARD} = 1\n{BRIDGE_CALLS} = 1\n")),
         (HOSTS, "127.0.0.1 localhost\n".to_owned()),
     ];
-    Machine {
+    JoinHost {
         root: true,
         kubeadm: Some(("/usr/bin/kubeadm".into(), Some((1, 36)))),
         kubelet: Some(("/usr/bin/kubelet".into(), true)),
@@ -52,8 +52,8 @@ fn cluster() -> Cluster {
     }
 }
 
-fn wanted() -> Wanted {
-    Wanted {
+fn wanted() -> JoinRequest {
+    JoinRequest {
         node_name: None,
         node_ip: None,
         cri_socket: SOCKET.to_owned(),
@@ -63,25 +63,25 @@ fn wanted() -> Wanted {
     }
 }
 
-fn steps(machine: &Machine, cluster: &Cluster) -> Vec<Step> {
+fn steps(machine: &JoinHost, cluster: &Cluster) -> Vec<JoinStep> {
     plan(machine, cluster, &wanted(), None).unwrap().steps
 }
 
 /// All but the last, which is always kubeadm.
-fn before_kubeadm(machine: &Machine, cluster: &Cluster) -> Vec<String> {
+fn before_kubeadm(machine: &JoinHost, cluster: &Cluster) -> Vec<String> {
     let mut steps = steps(machine, cluster);
-    assert!(matches!(steps.pop(), Some(Step::Join { .. })), "kubeadm comes last");
+    assert!(matches!(steps.pop(), Some(JoinStep::Join { .. })), "kubeadm comes last");
     steps.iter().map(ToString::to_string).collect()
 }
 
-fn document(machine: &Machine, cluster: &Cluster, wanted: &Wanted) -> Value {
+fn document(machine: &JoinHost, cluster: &Cluster, wanted: &JoinRequest) -> Value {
     let plan = plan(machine, cluster, wanted, None).unwrap();
-    let Some(Step::Join { content, .. }) = plan.steps.last() else { panic!("no call of kubeadm") };
+    let Some(JoinStep::Join { content, .. }) = plan.steps.last() else { panic!("no call of kubeadm") };
     serde_json::from_str(content).unwrap()
 }
 
 /// The one problem that there is.
-fn problem(machine: &Machine, cluster: &Cluster, wanted: &Wanted, record: Option<&Record>) -> String {
+fn problem(machine: &JoinHost, cluster: &Cluster, wanted: &JoinRequest, record: Option<&Record>) -> String {
     let problems = plan(machine, cluster, wanted, record).unwrap_err();
     assert_eq!(problems.len(), 1, "{problems:?}");
     problems.into_iter().next().unwrap()
@@ -110,7 +110,7 @@ fn a_machine_that_is_prepared_has_kubeadm_alone() {
 
 #[test]
 fn a_bare_machine_is_prepared_from_the_kernel_up() {
-    let machine = Machine {
+    let machine = JoinHost {
         overlay: false,
         br_netfilter: false,
         nf_conntrack: false,
@@ -140,12 +140,12 @@ fn a_bare_machine_is_prepared_from_the_kernel_up() {
 #[test]
 fn bridges_pass_packets_to_iptables_where_kube_proxy_is() {
     let bridged =
-        Machine { sysctls: [(FORWARD, "1".to_owned()), (BRIDGE_CALLS, "0".to_owned())].into(), ..machine() };
+        JoinHost { sysctls: [(FORWARD, "1".to_owned()), (BRIDGE_CALLS, "0".to_owned())].into(), ..machine() };
     let line = "set the sysctl net.bridge.bridge-nf-call-iptables to 1 (was 0)";
     assert_eq!(before_kubeadm(&bridged, &cluster()), [line]);
     let without = Cluster { kube_proxy: false, ..cluster() };
     assert_eq!(
-        before_kubeadm(&Machine { br_netfilter: false, nf_conntrack: false, ..bridged }, &without),
+        before_kubeadm(&JoinHost { br_netfilter: false, nf_conntrack: false, ..bridged }, &without),
         [
             "write /etc/modules-load.d/gantry-join.conf: overlay",
             "write /etc/sysctl.d/99-gantry-join.conf: net.ipv4.ip_forward = 1",
@@ -167,13 +167,13 @@ fn ipv6_is_forwarded_where_pods_or_node_have_it() {
 #[test]
 fn a_name_that_does_not_lead_to_the_api_server_gets_a_line() {
     let kind = Cluster { server: "kind-control-plane:6443".parse().unwrap(), ..cluster() };
-    let nameless = Machine { server: Vec::new(), ..machine() };
+    let nameless = JoinHost { server: Vec::new(), ..machine() };
     let line = "10.0.0.1 kind-control-plane # gantry join";
     assert_eq!(before_kubeadm(&nameless, &kind), [format!("add to /etc/hosts: {line}")]);
     let mut again = nameless.clone();
     again.files.insert(HOSTS.into(), format!("127.0.0.1 localhost\n{line}\n"));
     assert_eq!(before_kubeadm(&again, &kind), Vec::<String>::new(), "once");
-    let lost = Machine { endpoint: Vec::new(), ..nameless };
+    let lost = JoinHost { endpoint: Vec::new(), ..nameless };
     assert!(
         problem(&lost, &kind, &wanted(), None).starts_with("neither kind-control-plane nor 10.0.0.1 stands")
     );
@@ -181,13 +181,13 @@ fn a_name_that_does_not_lead_to_the_api_server_gets_a_line() {
 
 #[test]
 fn what_of_the_clusters_kubelet_config_does_not_fit_is_patched() {
-    let patch = |machine: &Machine, kubelet: KubeletConfig| {
+    let patch = |machine: &JoinHost, kubelet: KubeletConfig| {
         let all = steps(machine, &Cluster { kubelet, ..cluster() });
         let found = all.iter().find_map(|step| match step {
-            Step::File { path, content } if path == Path::new(PATCH) => Some(content.clone()),
+            JoinStep::File { path, content } if path == Path::new(PATCH) => Some(content.clone()),
             _ => None,
         });
-        let Some(Step::Join { content, .. }) = all.last() else { panic!() };
+        let Some(JoinStep::Join { content, .. }) = all.last() else { panic!() };
         let named = serde_json::from_str::<Value>(content).unwrap().get("patches").cloned();
         assert_eq!(named, found.as_ref().map(|_| json!({ "directory": PATCHES })));
         found.map(|text| serde_json::from_str::<Value>(&text).unwrap())
@@ -199,16 +199,16 @@ fn what_of_the_clusters_kubelet_config_does_not_fit_is_patched() {
     let expected = json!({ "cgroupRoot": "/", "containerRuntimeEndpoint": SOCKET });
     assert_eq!(patch(&machine(), kind), Some(expected));
     assert_eq!(patch(&machine(), KubeletConfig { cgroup_root: "/".into(), ..theirs() }), None);
-    let cgroupfs = Machine { runtime: Ok(CgroupDriver::Cgroupfs), ..machine() };
+    let cgroupfs = JoinHost { runtime: Ok(CgroupDriver::Cgroupfs), ..machine() };
     assert_eq!(patch(&cgroupfs, theirs()), Some(json!({ "cgroupDriver": "cgroupfs" })));
     // Swap and cgroup v1 are the machine's, and stay.
-    let swap = Machine { swap: true, ..machine() };
+    let swap = JoinHost { swap: true, ..machine() };
     assert_eq!(patch(&swap, theirs()), Some(json!({ "failSwapOn": false })));
     assert_eq!(patch(&swap, KubeletConfig { fail_swap_on: Some(false), ..theirs() }), None);
-    let v1 = Machine { unified: false, ..machine() };
+    let v1 = JoinHost { unified: false, ..machine() };
     assert_eq!(patch(&v1, theirs()), Some(json!({ "failCgroupV1": false })));
     assert_eq!(patch(&v1, KubeletConfig { fail_cgroup_v1: Some(false), ..theirs() }), None);
-    let both = plan(&Machine { swap: true, ..v1 }, &cluster(), &wanted(), None).unwrap();
+    let both = plan(&JoinHost { swap: true, ..v1 }, &cluster(), &wanted(), None).unwrap();
     assert_eq!(both.notes.len(), 2, "{:?}", both.notes);
 }
 
@@ -216,13 +216,14 @@ fn what_of_the_clusters_kubelet_config_does_not_fit_is_patched() {
 fn on_cgroup_v1_the_check_that_refuses_it_is_ignored() {
     let ignored = |unified: bool, minor: u32, wishes: &[&str]| {
         let release = (1, minor);
-        let machine = Machine {
+        let machine = JoinHost {
             unified,
             kubeadm: Some(("/usr/bin/kubeadm".into(), Some(release))),
             kubelet: Some(("/usr/bin/kubelet".into(), false)),
             ..machine()
         };
-        let wanted = Wanted { ignored_checks: wishes.iter().map(ToString::to_string).collect(), ..wanted() };
+        let wanted =
+            JoinRequest { ignored_checks: wishes.iter().map(ToString::to_string).collect(), ..wanted() };
         let cluster = Cluster { version: format!("v1.{minor}.0"), ..cluster() };
         document(&machine, &cluster, &wanted)["nodeRegistration"]["ignorePreflightErrors"].clone()
     };
@@ -236,7 +237,7 @@ fn on_cgroup_v1_the_check_that_refuses_it_is_ignored() {
 
 #[test]
 fn wishes_are_passed_on_in_the_words_of_that_kubeadm() {
-    let wishes = Wanted {
+    let wishes = JoinRequest {
         node_name: Some("n1".into()),
         node_ip: Some("192.168.1.5".parse().unwrap()),
         ignored_checks: vec!["Swap".into()],
@@ -246,7 +247,7 @@ fn wishes_are_passed_on_in_the_words_of_that_kubeadm() {
     assert_eq!(registration["name"], "n1");
     assert_eq!(registration["kubeletExtraArgs"], json!([{ "name": "node-ip", "value": "192.168.1.5" }]));
     assert_eq!(registration["ignorePreflightErrors"], json!(["Swap"]));
-    let old = Machine {
+    let old = JoinHost {
         kubeadm: Some(("/usr/bin/kubeadm".into(), Some((1, 30)))),
         kubelet: Some(("/usr/bin/kubelet".into(), false)),
         ..machine()
@@ -268,22 +269,22 @@ fn wishes_are_passed_on_in_the_words_of_that_kubeadm() {
 
 #[test]
 fn a_token_is_made_where_none_was_given() {
-    let none = Wanted { token: None, ..wanted() };
+    let none = JoinRequest { token: None, ..wanted() };
     let plan = plan(&machine(), &cluster(), &none, None).unwrap();
-    assert_eq!(plan.steps[0], Step::Token);
+    assert_eq!(plan.steps[0], JoinStep::Token);
     assert_eq!(plan.steps.len(), 2);
 }
 
 #[test]
 fn a_join_that_failed_is_cleared_first_and_one_that_did_not_is_refused() {
     let mut record = Record::new("10.0.0.1:6443".into(), "n1".into(), Before::default());
-    let left = Machine { traces: vec!["/etc/kubernetes/pki/ca.crt".into()], ..machine() };
+    let left = JoinHost { traces: vec!["/etc/kubernetes/pki/ca.crt".into()], ..machine() };
     let other = problem(&left, &cluster(), &wanted(), None);
     assert!(other.contains("/etc/kubernetes/pki/ca.crt") && other.contains("kubeadm reset"), "{other}");
     assert!(problem(&left, &cluster(), &wanted(), Some(&record)).contains("not by gantry join"));
-    record.note(Made::Join { cri_socket: SOCKET.into() });
+    record.note(JoinChange::Join { cri_socket: SOCKET.into() });
     let again = plan(&left, &cluster(), &wanted(), Some(&record)).unwrap();
-    assert_eq!(again.steps[0], Step::Reset { cri_socket: SOCKET.into() });
+    assert_eq!(again.steps[0], JoinStep::Reset { cri_socket: SOCKET.into() });
     record.joined = true;
     let text = problem(&left, &cluster(), &wanted(), Some(&record));
     assert!(text.starts_with("this machine has joined 10.0.0.1:6443 already"), "{text}");
@@ -291,25 +292,25 @@ fn a_join_that_failed_is_cleared_first_and_one_that_did_not_is_refused() {
 
 #[test]
 fn what_is_in_the_way_is_named_with_its_remedy() {
-    let say = |machine: Machine| problem(&machine, &cluster(), &wanted(), None);
-    assert!(say(Machine { root: false, ..machine() }).contains("sudo gantry join"));
-    let text = say(Machine { kubeadm: None, ..machine() });
+    let say = |machine: JoinHost| problem(&machine, &cluster(), &wanted(), None);
+    assert!(say(JoinHost { root: false, ..machine() }).contains("sudo gantry join"));
+    let text = say(JoinHost { kubeadm: None, ..machine() });
     assert!(text.contains("apt-get install kubeadm") && text.contains("repository of v1.36"), "{text}");
-    let text = say(Machine { kubelet: None, ..machine() });
+    let text = say(JoinHost { kubelet: None, ..machine() });
     assert!(text.contains("ln -s /usr/lib/gantry/gantry /usr/bin/kubelet"), "{text}");
-    let text = say(Machine { runtime: Err("connection refused".into()), ..machine() });
+    let text = say(JoinHost { runtime: Err("connection refused".into()), ..machine() });
     assert!(text.contains(SOCKET) && text.contains("systemctl enable --now gantry"), "{text}");
     for way in [None, Some("127.0.0.1".parse().unwrap())] {
-        assert!(say(Machine { way, ..machine() }).contains("--node-ip"));
+        assert!(say(JoinHost { way, ..machine() }).contains("--node-ip"));
     }
-    let all = Machine { kubeadm: None, kubelet: None, ..machine() };
+    let all = JoinHost { kubeadm: None, kubelet: None, ..machine() };
     assert_eq!(plan(&all, &cluster(), &wanted(), None).unwrap_err().len(), 2, "all at once");
 }
 
 #[test]
 fn kubeadm_joins_to_its_own_release_and_the_one_before() {
     let of = |kubeadm: Release, version: &str, own: bool| {
-        let machine = Machine {
+        let machine = JoinHost {
             kubeadm: Some(("/usr/bin/kubeadm".into(), Some(kubeadm))),
             kubelet: Some(("/usr/bin/kubelet".into(), own)),
             ..machine()

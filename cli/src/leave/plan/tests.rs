@@ -14,21 +14,21 @@ fn record() -> Record {
         pod_subnets: vec!["10.244.0.0/16".into()],
     };
     let mut record = Record::new("10.0.0.1:6443".into(), "n1".into(), before);
-    record.note(Made::Folder("/etc/cni".into()));
-    record.note(Made::Sysctl { name: "net.ipv4.ip_forward".into(), before: "0".into() });
-    record.note(Made::HostsLine("10.0.0.1 kind-control-plane # gantry join".into()));
+    record.note(JoinChange::Folder("/etc/cni".into()));
+    record.note(JoinChange::Sysctl { name: "net.ipv4.ip_forward".into(), before: "0".into() });
+    record.note(JoinChange::HostsLine("10.0.0.1 kind-control-plane # gantry join".into()));
     record
 }
 
 fn joined() -> Record {
     let mut record = record();
-    record.note(Made::Join { cri_socket: "unix:///run/gantry/gantry.sock".into() });
+    record.note(JoinChange::Join { cri_socket: "unix:///run/gantry/gantry.sock".into() });
     record.joined = true;
     record
 }
 
-fn now() -> Now {
-    Now {
+fn now() -> HostState {
+    HostState {
         cni: vec!["/etc/cni/net.d/10-kindnet.conflist".into(), "/etc/cni/net.d/old.conflist".into()],
         // Of the first the kubelet's value, of the second the one from before, of the third somebody's.
         sysctls: [("kernel.panic", "10"), ("vm.panic_on_oom", "0"), ("vm.overcommit_memory", "0")]

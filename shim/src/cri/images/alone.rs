@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use gantry_proto::beyond;
-use gantry_proto::beyond::beyond_server::Beyond;
 use gantry_proto::cri;
 use gantry_proto::cri::image_service_server::ImageService;
+use gantry_proto::runtime_ext;
+use gantry_proto::runtime_ext::runtime_extensions_server::RuntimeExtensions;
 use tonic::{Request, Response, Streaming};
 
 use super::{RpcResult, list, load, pull, remove, status_of, tag};
@@ -50,18 +50,18 @@ impl ImageService for ImageServiceOnly {
 }
 
 #[tonic::async_trait]
-impl Beyond for ImageServiceOnly {
+impl RuntimeExtensions for ImageServiceOnly {
     async fn load_images(
         &self,
-        request: Request<Streaming<beyond::LoadImagesRequest>>,
-    ) -> RpcResult<beyond::LoadImagesResponse> {
+        request: Request<Streaming<runtime_ext::LoadImagesRequest>>,
+    ) -> RpcResult<runtime_ext::LoadImagesResponse> {
         load(&self.images, request.into_inner()).await
     }
 
     async fn tag_image(
         &self,
-        request: Request<beyond::TagImageRequest>,
-    ) -> RpcResult<beyond::TagImageResponse> {
+        request: Request<runtime_ext::TagImageRequest>,
+    ) -> RpcResult<runtime_ext::TagImageResponse> {
         tag(&self.images, request.into_inner()).await
     }
 }

@@ -10,16 +10,16 @@ use hyper::body::{Body, Frame, SizeHint};
 
 /// One stream of a connection; dropping it gives it back.
 #[derive(Debug)]
-pub(super) struct Seat(Arc<AtomicUsize>);
+pub(super) struct StreamPermit(Arc<AtomicUsize>);
 
-impl Seat {
+impl StreamPermit {
     pub(super) fn new(busy: Arc<AtomicUsize>) -> Self {
         busy.fetch_add(1, Ordering::Relaxed);
         Self(busy)
     }
 }
 
-impl Drop for Seat {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -27,18 +27,18 @@ impl Drop for Seat {
 
 /// A body and its seat.
 #[derive(Debug)]
-pub(super) struct Counted<B> {
+pub(super) struct StreamBody<B> {
     body: B,
-    _seat: Seat,
+    _seat: StreamPermit,
 }
 
-impl<B> Counted<B> {
-    pub(super) fn new(body: B, seat: Seat) -> Self {
+impl<B> StreamBody<B> {
+    pub(super) fn new(body: B, seat: StreamPermit) -> Self {
         Self { body, _seat: seat }
     }
 }
 
-impl<B: Body + Unpin> Body for Counted<B> {
+impl<B: Body + Unpin> Body for StreamBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 

@@ -17,13 +17,13 @@ pub struct Pace {
 
 /// Where requests wait for their turn.
 #[derive(Debug)]
-pub(super) struct Gate {
+pub(super) struct RateLimiter {
     pace: Pace,
     /// Tokens, which may be owed, and when they were counted.
     bucket: Mutex<(f64, Option<Instant>)>,
 }
 
-impl Gate {
+impl RateLimiter {
     pub(super) fn new(pace: Pace) -> Option<Self> {
         let pace = Pace { burst: pace.burst.max(1.0), ..pace };
         (pace.per_second > 0.0).then(|| Self { pace, bucket: Mutex::new((pace.burst, None)) })
@@ -45,7 +45,7 @@ impl Gate {
             Duration::from_secs_f64((-tokens / self.pace.per_second).max(0.0))
         };
         if !wait.is_zero() {
-            let mut turn = Turn { gate: self, is_used: false };
+            let mut turn = PendingToken { gate: self, is_used: false };
             tokio::time::sleep(wait).await;
             turn.is_used = true;
         }
@@ -53,12 +53,12 @@ impl Gate {
 }
 
 /// A token that is waited for.
-struct Turn<'a> {
-    gate: &'a Gate,
+struct PendingToken<'a> {
+    gate: &'a RateLimiter,
     is_used: bool,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for PendingToken<'_> {
     fn drop(&mut self) {
         if !self.is_used {
             let mut bucket = self.gate.bucket();
@@ -73,7 +73,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_gives_up_leaves_the_turn_to_the_next() {
-        let gate = Gate::new(Pace { per_second: 10.0, burst: 1.0 }).unwrap();
+        let gate = RateLimiter::new(Pace { per_second: 10.0, burst: 1.0 }).unwrap();
         gate.pass().await;
         let start = Instant::now();
         let all = (0..100).map(|_| tokio::time::timeout(Duration::from_millis(50), gate.pass()));
@@ -85,7 +85,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_burst_passes_at_once_and_the_rest_at_its_pace() {
-        let gate = Gate::new(Pace { per_second: 10.0, burst: 5.0 }).unwrap();
+        let gate = RateLimiter::new(Pace { per_second: 10.0, burst: 5.0 }).unwrap();
         let start = Instant::now();
         for _ in 0..5 {
             gate.pass().await;
@@ -96,6 +96,6 @@ mod tests {
         }
         let took = start.elapsed();
         assert!((990..=1020).contains(&took.as_millis()), "{took:?}");
-        assert!(Gate::new(Pace { per_second: 0.0, burst: 5.0 }).is_none());
+        assert!(RateLimiter::new(Pace { per_second: 0.0, burst: 5.0 }).is_none());
     }
 }

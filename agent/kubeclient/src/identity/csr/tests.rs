@@ -32,7 +32,7 @@ fn a_request_is_known_by_its_key() {
 
 #[test]
 fn only_an_approved_request_with_a_certificate_is_issued() {
-    let asked = Asked { name: "c".to_owned(), uid: Some("u".to_owned()) };
+    let asked = PendingCsr { name: "c".to_owned(), uid: Some("u".to_owned()) };
     let with = |uid: &str, kind: &str, certificate: &str| CertificateSigningRequest {
         metadata: ObjectMeta { uid: Some(uid.to_owned()), ..ObjectMeta::default() },
         status: Some(Status {
@@ -41,9 +41,9 @@ fn only_an_approved_request_with_a_certificate_is_issued() {
         }),
         ..CertificateSigningRequest::default()
     };
-    assert_eq!(judge(&asked, &with("u", "Approved", "x")).unwrap(), Verdict::Issued(b"x".to_vec()));
-    assert_eq!(judge(&asked, &with("u", "Approved", "")).unwrap(), Verdict::Pending);
-    assert_eq!(judge(&asked, &with("u", "Other", "x")).unwrap(), Verdict::Pending);
+    assert_eq!(judge(&asked, &with("u", "Approved", "x")).unwrap(), CsrStatus::Issued(b"x".to_vec()));
+    assert_eq!(judge(&asked, &with("u", "Approved", "")).unwrap(), CsrStatus::Pending);
+    assert_eq!(judge(&asked, &with("u", "Other", "x")).unwrap(), CsrStatus::Pending);
     assert!(matches!(judge(&asked, &with("u", "Denied", "x")), Err(Error::Refused(_))));
     assert!(matches!(judge(&asked, &with("u", "Failed", "x")), Err(Error::Refused(_))));
     assert!(matches!(judge(&asked, &with("v", "Approved", "x")), Err(Error::Replaced(_))));

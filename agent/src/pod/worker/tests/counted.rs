@@ -7,7 +7,7 @@ use super::*;
 use crate::admission::Rejection;
 use crate::pod::count::census;
 use crate::pod::tests::in_role;
-use crate::pod::wanted::Wanted;
+use crate::pod::update::PodUpdate;
 
 #[tokio::test(start_paused = true)]
 async fn a_life_is_counted_from_its_first_sight_to_its_end() {
@@ -150,7 +150,7 @@ async fn workers_are_counted_by_where_they_are() {
     leaves.remove();
     until(&leaves, "stopping", |s| matches!(s.life, Life::Stopping { .. })).await;
     let refused = Some(Rejection::new("OutOfcpu", "no room"));
-    let over = world.start(Wanted { refused, ..named("refused").into() });
+    let over = world.start(PodUpdate { refused, ..named("refused").into() });
     until(&over, "over", PodStatus::is_over).await;
     let metrics = &world.metrics;
     census(metrics, &[runs, leaves, over], 4);

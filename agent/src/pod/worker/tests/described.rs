@@ -77,7 +77,7 @@ async fn a_pod_that_the_api_has_as_ended_asks_for_no_objects() {
     world.runtime.fail(Call::StopSandbox, 100, FailureKind::Failed, "busy");
     let end = LastEnd { phase: Phase::Failed, reason: "Evicted".into(), message: String::new() };
     let last = Last { end: Some(end), ..known(&[]) };
-    let handle = world.start(Wanted { last, ..api_pod().into() });
+    let handle = world.start(PodUpdate { last, ..api_pod().into() });
     let stopping = |life| matches!(life, Life::Stopping { step: StopStep::Sandbox, .. });
     until(&handle, "stopping", |s| stopping(s.life)).await;
     assert_eq!(world.api.followers().len(), 0);
@@ -91,7 +91,7 @@ async fn trap_03_a_terminal_pod_stays_terminal() {
         let ended = last("old", ContainerState::Terminated(exit(3)), 2);
         let last = Last { end: Some(end), ..known(&[("web", ended)]) };
         // Its containers were removed: only the API remembers them.
-        let handle = world.start(Wanted { last, ..api_pod().into() });
+        let handle = world.start(PodUpdate { last, ..api_pod().into() });
         assert_eq!(handle.status.borrow().phase, phase, "from the first moment on");
         let status = until(&handle, "over", PodStatus::is_over).await;
         assert_eq!(
@@ -113,7 +113,8 @@ async fn trap_03_what_still_runs_of_a_terminal_pod_is_ended() {
     until_running(&world.start(api_pod())).await;
     world.kill_agent().await;
     let end = LastEnd { phase: Phase::Failed, reason: "Evicted".into(), message: String::new() };
-    let handle = world.start(Wanted { last: Last { end: Some(end), ..Last::default() }, ..api_pod().into() });
+    let handle =
+        world.start(PodUpdate { last: Last { end: Some(end), ..Last::default() }, ..api_pod().into() });
     let status = until(&handle, "over", PodStatus::is_over).await;
     assert_eq!((status.phase, status.api_reason.as_str()), (Phase::Failed, "Evicted"));
     assert_eq!((world.runtime.count("stop c"), world.runtime.count("create")), (1, 1));
@@ -141,7 +142,8 @@ async fn trap_06_readiness_comes_from_the_apis_last_status_until_a_probe_says_ot
     world.checkpoints = Arc::default();
     world.probes.script_tcp(80, Err("refused".into()));
     let running = ContainerState::Running { started_at: 1 };
-    let handle = world.start(Wanted { last: known(&[("web", last(&id, running, 0))]), ..described.into() });
+    let handle =
+        world.start(PodUpdate { last: known(&[("web", last(&id, running, 0))]), ..described.into() });
     let first = until(&handle, "seen", |s| !web(s).id.is_empty()).await;
     assert!(web(&first).ready && web(&first).started && first.holds(ConditionKind::Ready));
     let begun = world.clock.mono();
@@ -154,7 +156,7 @@ async fn trap_06_readiness_comes_from_the_apis_last_status_until_a_probe_says_ot
 async fn trap_08_the_restart_count_goes_on_from_the_api() {
     let mut world = World::new();
     let crashed = last("gone", ContainerState::Terminated(exit(1)), 4);
-    let handle = world.start(Wanted { last: known(&[("web", crashed)]), ..api_pod().into() });
+    let handle = world.start(PodUpdate { last: known(&[("web", crashed)]), ..api_pod().into() });
     let status = until_running(&handle).await;
     let web = web(&status);
     assert_eq!((web.restart_count, web.last_exit.as_ref().map(|e| e.code)), (5, Some(1)));
@@ -165,7 +167,7 @@ async fn a_container_that_ran_and_is_nowhere_has_ended_for_an_unknown_reason() {
     let mut world = World::new();
     world.runtime.fail(Call::RunSandbox, 3, FailureKind::Failed, "not yet");
     let lost = last("gone", ContainerState::Running { started_at: 1 }, 0);
-    let handle = world.start(Wanted { last: known(&[("web", lost)]), ..api_pod().into() });
+    let handle = world.start(PodUpdate { last: known(&[("web", lost)]), ..api_pod().into() });
     let status = until(&handle, "lost", |s| web(s).last_exit.is_some()).await;
     let exit = web(&status).last_exit.clone().unwrap();
     assert_eq!(
@@ -179,7 +181,7 @@ async fn a_container_that_ran_and_is_nowhere_has_ended_for_an_unknown_reason() {
 async fn a_pod_that_is_not_admitted_is_failed_with_the_reason_and_nothing_of_it_is_made() {
     let mut world = World::new();
     let refused = Some(Rejection::new("OutOfcpu", "Node didn't have enough resource: cpu"));
-    let handle = world.start(Wanted { refused, ..api_pod().into() });
+    let handle = world.start(PodUpdate { refused, ..api_pod().into() });
     let status = until(&handle, "over", PodStatus::is_over).await;
     assert_eq!(
         (status.phase, status.api_reason.as_str(), status.api_message.as_str()),
@@ -194,7 +196,7 @@ async fn a_pod_that_is_not_admitted_is_failed_with_the_reason_and_nothing_of_it_
 async fn a_changed_image_ends_the_container_and_starts_it_again_whatever_its_policy() {
     let mut world = World::new();
     world.runtime.publish("reg/img:v2");
-    let described = restarted(RestartPolicy::Never, api_pod());
+    let described = with_restart_policy(RestartPolicy::Never, api_pod());
     let handle = world.start(described.clone());
     until_running(&handle).await;
     let mut changed = described;
@@ -259,7 +261,7 @@ async fn a_rule_of_the_container_wins_over_its_policy() {
     let mut world = World::new();
     let end = |code| Script::Exit { after: secs(1), code };
     world.runtime.script("web", &[end(42), end(42), end(7)]);
-    let mut described = restarted(RestartPolicy::Never, api_pod());
+    let mut described = with_restart_policy(RestartPolicy::Never, api_pod());
     described.containers.first_mut().unwrap().restart_rules =
         vec![RestartRule { action: RestartAction::Restart, within: true, codes: vec![42] }];
     let handle = world.start(described);
@@ -276,7 +278,7 @@ async fn a_rule_may_start_all_containers_anew_in_the_same_sandbox() {
     world.runtime.script("init", &[Script::Exit { after: secs(1), code: 0 }]);
     world.runtime.script("web", &[Script::Exit { after: secs(10), code: 99 }, Script::Serve]);
     let all = RestartRule { action: RestartAction::RestartAllContainers, within: true, codes: vec![99] };
-    let mut described = restarted(
+    let mut described = with_restart_policy(
         RestartPolicy::Never,
         Pod {
             init_containers: vec![in_role("init", Role::Init)],

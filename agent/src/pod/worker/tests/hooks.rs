@@ -76,7 +76,7 @@ async fn a_failed_hook_after_the_start_ends_the_container_and_is_told_without_it
 
     let mut world = World::new();
     world.runtime.script_exec("web", &[takes(Duration::ZERO, 3)]);
-    let handle = world.start(restarted(RestartPolicy::Never, hooked(Some(exec("hello")), None)));
+    let handle = world.start(with_restart_policy(RestartPolicy::Never, hooked(Some(exec("hello")), None)));
     let status = until(&handle, "over", PodStatus::is_over).await;
     assert_eq!((status.phase, world.runtime.count("create")), (Phase::Failed, 1));
 }
@@ -145,7 +145,7 @@ async fn a_hook_over_https_is_asked_again_without_tls_and_any_page_is_enough() {
 fn exits(code: i32, message: TerminationMessage) -> (World, Pod) {
     let world = World::new();
     world.runtime.script("web", &[Script::Exit { after: secs(1), code }]);
-    let mut pod = restarted(RestartPolicy::Never, pod());
+    let mut pod = with_restart_policy(RestartPolicy::Never, pod());
     pod.containers.first_mut().unwrap().termination_message = message;
     (world, pod)
 }
@@ -166,7 +166,7 @@ async fn last_words_are_read_before_the_folder_goes_and_cut_to_the_pods_share() 
 
     let (mut world, mut pod) = exits(1, TerminationMessage::default());
     pod.containers.extend((0..3).map(|n| container(&format!("c{n}"))));
-    let pod = restarted(RestartPolicy::Never, pod);
+    let pod = with_restart_policy(RestartPolicy::Never, pod);
     for name in ["c0", "c1", "c2"] {
         world.runtime.script(name, &[Script::Exit { after: secs(1), code: 0 }]);
     }

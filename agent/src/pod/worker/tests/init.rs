@@ -11,7 +11,7 @@ use crate::pod::tests::in_role;
 fn staged(policy: RestartPolicy) -> Pod {
     let init_containers =
         vec![in_role("i1", Role::Init), in_role("side", Role::Sidecar), in_role("i2", Role::Init)];
-    restarted(policy, Pod { init_containers, ..pod() })
+    with_restart_policy(policy, Pod { init_containers, ..pod() })
 }
 
 fn finishes(world: &World, name: &str, codes: &[i32]) {

@@ -96,7 +96,7 @@ async fn after_a_reboot_only_what_is_not_done_runs_again() {
     world.runtime.script("init", &[done]);
     let containers = vec![container("done"), container("web")];
     let init_containers = vec![in_role("init", Role::Init)];
-    let pod = restarted(RestartPolicy::OnFailure, Pod { containers, init_containers, ..pod() });
+    let pod = with_restart_policy(RestartPolicy::OnFailure, Pod { containers, init_containers, ..pod() });
     let handle = world.start(pod.clone());
     until(&handle, "one done", |s| {
         matches!(&s.containers.first().unwrap().state, ContainerState::Terminated(_))
@@ -186,14 +186,14 @@ async fn conditions_keep_their_time_and_a_lost_sandbox_takes_one_back() {
 #[tokio::test(start_paused = true)]
 async fn a_node_whose_addresses_come_late_or_change_tells_them_of_pods_that_run() {
     let mut world = World::new();
-    let (node_in, ips) = HostIps::told(Vec::new());
+    let (node_in, ips) = HostIps::channel(Vec::new());
     world.node.ips = ips;
     let mut own_uid = pod();
     own_uid.uid = PodUid::parse("uid-2").unwrap();
     own_uid.namespaces.host_network = true;
     let (told_in, told) = watch::channel(false);
     let [inside, outside] = [pod(), own_uid].map(|pod| {
-        let (worker, handle) = Worker::watched(pod, world.deps(), told.clone());
+        let (worker, handle) = Worker::start_watched(pod, world.deps(), told.clone());
         world.workers.spawn(worker.run());
         handle
     });
@@ -347,7 +347,7 @@ async fn a_cluster_without_a_resolver_is_told_of_the_node_too() {
     let mut world = World::new();
     let (recorder, queue) = crate::events::sink::queue(world.clock.clone());
     let (_pods, pods) = watch::channel(Arc::from([]));
-    drop(crate::agent::events::run(Some(server.client()), "n1", queue, pods));
+    drop(crate::pod_workers::events::run(Some(server.client()), "n1", queue, pods));
     let deps = Deps { recorder: Some(recorder), ..world.deps() };
     let (worker, handle) = Worker::new(Pod { origin: Origin::Static, ..pod() }, deps);
     world.workers.spawn(worker.run());

@@ -5,7 +5,7 @@ use gantry_model::pod::probe::{Handler, HttpGet, PortRef, Probe};
 use super::*;
 use crate::events::Kind;
 use crate::pod::status::ConditionKind;
-use crate::probe::Verdict;
+use crate::probe::ProbeResult;
 use crate::runtime::ExecOutput;
 use crate::runtime::fake::Exec;
 
@@ -159,7 +159,7 @@ async fn a_container_that_ends_well_after_a_failed_probe_is_started_again_on_fai
         world.runtime.script("web", &[Script::Polite, Script::Serve]);
         world.probes.script_http("/up", &[500, 200]);
         let once = Probe { failure_threshold: 1, ..http("/up") };
-        let handle = world.start(restarted(policy, probed(Some(once), None, None)));
+        let handle = world.start(with_restart_policy(policy, probed(Some(once), None, None)));
         let over = |s: &PodStatus| s.is_over() || (restarts_of(s) == 1 && s.holds(ConditionKind::Ready));
         let status = until(&handle, "restarted or over", over).await;
         assert_eq!(restarts_of(&status), restarts, "{policy:?}");
@@ -199,7 +199,7 @@ async fn the_first_try_waits_for_the_initial_delay_and_a_timeout_is_a_failure() 
 #[tokio::test(start_paused = true)]
 async fn ports_by_number_over_tcp_and_grpc() {
     let mut world = World::new();
-    world.probes.script_grpc(9000, Verdict::Success("service healthy".into()));
+    world.probes.script_grpc(9000, ProbeResult::Success("service healthy".into()));
     world.probes.script_tcp(80, Err("dial tcp 10.88.0.2:80: connect: connection refused".into()));
     let tcp = probe(Handler::Tcp { host: String::new(), port: PortRef::Number(80) });
     let grpc = probe(Handler::Grpc { port: 9000, service: "db".into() });

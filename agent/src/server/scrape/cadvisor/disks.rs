@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Kind, Look, Of, Row, Sample, Text, family};
-use crate::server::stats::blkio::{Entry, Table, device_name};
+use super::{CgroupDetails, Kind, MetricSubject, Of, Sample, Text, family};
+use crate::server::stats::blkio::{BlkioEntry, Table, device_name};
 use crate::server::stats::filesystems::{Done, FileSystem};
 use crate::server::stats::summary::{ContainerStats, FsStats};
 
@@ -96,7 +96,12 @@ const READ_AND_WRITTEN: [(&str, &str, Kind, FromCgroup, FromDisk); 17] = {
 };
 
 /// Everything of disks.
-pub(super) fn write(rows: &[Row<'_>], looks: &[Look], file_systems: &[FileSystem], text: &mut Text) {
+pub(super) fn write(
+    rows: &[MetricSubject<'_>],
+    looks: &[CgroupDetails],
+    file_systems: &[FileSystem],
+    text: &mut Text,
+) {
     space(rows, file_systems, text);
     let names: BTreeMap<(u64, u64), String> = looks
         .iter()
@@ -130,7 +135,7 @@ fn float(value: u64) -> f64 {
 }
 
 /// A device that a table knows has each operation, if only as 0.
-fn per_device(io: &[Entry], what: FromCgroup) -> BTreeMap<(u64, u64), f64> {
+fn per_device(io: &[BlkioEntry], what: FromCgroup) -> BTreeMap<(u64, u64), f64> {
     let mut found = BTreeMap::new();
     let Some((table, operation, unit)) = what else { return found };
     for entry in io.iter().filter(|entry| entry.table == table) {
@@ -143,8 +148,8 @@ fn per_device(io: &[Entry], what: FromCgroup) -> BTreeMap<(u64, u64), f64> {
 }
 
 fn devices<'a>(
-    rows: &'a [Row<'a>],
-    looks: &'a [Look],
+    rows: &'a [MetricSubject<'a>],
+    looks: &'a [CgroupDetails],
     names: &'a BTreeMap<(u64, u64), String>,
     text: &mut Text,
 ) {
@@ -155,7 +160,7 @@ fn devices<'a>(
     let name = ("container_blkio_device_usage_total", "Bytes of a device.", Kind::Counter);
     family(text, rows, name, |row| {
         let bytes = looks.get(row.at).into_iter().flat_map(|look| &look.io);
-        let sample = |entry: &'a Entry| {
+        let sample = |entry: &'a BlkioEntry| {
             let (major, minor) = numbers.get(&entry.device)?;
             let device = names.get(&entry.device)?;
             let labels = vec![
@@ -171,9 +176,9 @@ fn devices<'a>(
 }
 
 /// How full: the machine's disks, and what a container has written to its image.
-fn space(rows: &[Row<'_>], file_systems: &[FileSystem], text: &mut Text) {
-    type Pick = fn(&FsStats) -> Option<u64>;
-    let families: [(&str, &str, Pick); 4] = [
+fn space(rows: &[MetricSubject<'_>], file_systems: &[FileSystem], text: &mut Text) {
+    type FsMetric = fn(&FsStats) -> Option<u64>;
+    let families: [(&str, &str, FsMetric); 4] = [
         ("container_fs_inodes_free", "Inodes left.", |fs| fs.inodes_free),
         ("container_fs_inodes_total", "Inodes.", |fs| fs.inodes),
         ("container_fs_limit_bytes", "Bytes of the file system.", |fs| fs.capacity_bytes),

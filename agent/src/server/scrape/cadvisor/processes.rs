@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::{Kind, Look, Of, Row, Text, family, one};
+use super::{CgroupDetails, Kind, MetricSubject, Of, Text, family, one};
 use crate::server::stats::processes::{Processes, interfaces_of, most_open};
 use crate::server::stats::summary::{InterfaceStats, NetworkStats};
 
@@ -11,14 +11,14 @@ use crate::server::stats::summary::{InterfaceStats, NetworkStats};
 const INIT: u32 = 1;
 
 /// Processes.
-pub(super) fn write(rows: &[Row<'_>], looks: &[Look], text: &mut Text) {
-    type Pick = fn(&Processes) -> Option<u64>;
-    let families: [(&str, &str, Pick); 3] = [
+pub(super) fn write(rows: &[MetricSubject<'_>], looks: &[CgroupDetails], text: &mut Text) {
+    type ProcessesMetric = fn(&Processes) -> Option<u64>;
+    let families: [(&str, &str, ProcessesMetric); 3] = [
         ("container_processes", "Processes.", |found| Some(found.count)),
         ("container_file_descriptors", "Open file descriptors.", |found| found.open.map(|open| open.files)),
         ("container_sockets", "Open sockets.", |found| found.open.map(|open| open.sockets)),
     ];
-    let members = |row: &Row<'_>| looks.get(row.at).and_then(|look| look.members.as_ref());
+    let members = |row: &MetricSubject<'_>| looks.get(row.at).and_then(|look| look.members.as_ref());
     for (name, help, pick) in families {
         family(text, rows, (name, help, Kind::Gauge), |row| one(members(row).and_then(pick), row.time()));
     }
@@ -36,9 +36,14 @@ pub(super) fn write(rows: &[Row<'_>], looks: &[Look], text: &mut Text) {
 }
 
 /// The machine's, and a pod's: containers have none of their own.
-pub(super) fn network(rows: &[Row<'_>], looks: &[Look], machine: Option<&NetworkStats>, text: &mut Text) {
-    type Pick = fn(&InterfaceStats) -> Option<u64>;
-    let families: [(&str, &str, Pick); 8] = [
+pub(super) fn network(
+    rows: &[MetricSubject<'_>],
+    looks: &[CgroupDetails],
+    machine: Option<&NetworkStats>,
+    text: &mut Text,
+) {
+    type InterfaceMetric = fn(&InterfaceStats) -> Option<u64>;
+    let families: [(&str, &str, InterfaceMetric); 8] = [
         ("receive_bytes_total", "Bytes received.", |i| i.rx_bytes),
         ("receive_packets_total", "Packets received.", |i| i.rx_packets),
         ("receive_packets_dropped_total", "Packets dropped on their way in.", |i| i.rx_dropped),
@@ -65,8 +70,8 @@ pub(super) fn network(rows: &[Row<'_>], looks: &[Look], machine: Option<&Network
 
 /// By row, and when.
 fn interfaces(
-    rows: &[Row<'_>],
-    looks: &[Look],
+    rows: &[MetricSubject<'_>],
+    looks: &[CgroupDetails],
     machine: Option<&NetworkStats>,
 ) -> HashMap<usize, (Vec<InterfaceStats>, i64)> {
     let mut seen = HashMap::new();

@@ -6,10 +6,12 @@ use std::net::IpAddr;
 use gantry_kube_client::identity::pair::Leaf;
 use jiff::{SignedDuration, Timestamp};
 
-use super::{is_kind, mended};
+use super::{is_kind, warn_mended};
 use crate::doctor::Check;
-use crate::doctor::join::api::{Api, Clock, Info, Member, Named, Refusal, Server, Signature, Trouble};
-use crate::doctor::join::way::{Step, Way};
+use crate::doctor::join::api::{
+    Api, Clock, ConnectFailure, Info, Member, Named, ReadFailure, Server, Signature,
+};
+use crate::doctor::join::way::{NetworkRoute, NextHop};
 use crate::doctor::judge::{fail, ok, warn};
 use crate::join::discovery::Endpoint;
 
@@ -23,8 +25,8 @@ const TOO_FAR: SignedDuration = SignedDuration::from_mins(5);
 
 const NEW_TOKEN: &str = "make one on the control plane: kubeadm token create --print-join-command";
 
-pub(super) fn checks(api: &Api, way: Option<&Way>, now: Timestamp) -> Vec<Check> {
-    let mut checks = vec![reached(api)];
+pub(super) fn checks(api: &Api, way: Option<&NetworkRoute>, now: Timestamp) -> Vec<Check> {
+    let mut checks = vec![check_reachable(api)];
     checks.extend(api.clock.map(clock));
     if let Ok(server) = &api.server {
         checks.push(info(api, server));
@@ -39,22 +41,22 @@ pub(super) fn checks(api: &Api, way: Option<&Way>, now: Timestamp) -> Vec<Check>
     checks
 }
 
-fn reached(api: &Api) -> Check {
+fn check_reachable(api: &Api) -> Check {
     let at = &api.endpoint;
     match &api.server {
         Ok(server) => ok("api", format!("{at} answers as {}", server.address)),
-        Err(Trouble::Name(error)) => fail(
+        Err(ConnectFailure::Name(error)) => fail(
             "api",
             format!("{at}: the host has no address: {error}"),
             format!("give the control plane's address instead, or let DNS or /etc/hosts know {}", at.host),
         ),
-        Err(Trouble::Connect(error)) => fail(
+        Err(ConnectFailure::Connect(error)) => fail(
             "api",
             format!("{at} is not reached: {error}"),
             "check address and port (kubeadm's is 6443), that the API server runs, and firewalls and routes between"
                 .to_owned(),
         ),
-        Err(Trouble::Handshake(error)) => fail(
+        Err(ConnectFailure::Handshake(error)) => fail(
             "api",
             format!("{at} takes connections and speaks no TLS: {error}"),
             "name the port of the API server (kubeadm's is 6443)".to_owned(),
@@ -210,27 +212,27 @@ fn token(api: &Api) -> Check {
             ),
             "see the rows of hash and certificate".to_owned(),
         ),
-        (Some(Signature::Good), Some(member)) => taken(token, member),
+        (Some(Signature::Good), Some(member)) => check_authorized_token(token, member),
     }
 }
 
 /// Whether the API server knows it as one of a new node.
-fn taken(token: &str, member: &Member) -> Check {
+fn check_authorized_token(token: &str, member: &Member) -> Check {
     match &member.kubelet {
         Ok(_) => ok("token", format!("{token}… has signed cluster-info, and opens kubelet-config")),
-        Err(Refusal::Unknown) => fail(
+        Err(ReadFailure::Unknown) => fail(
             "token",
             format!("{token}… has signed cluster-info, and the API server refuses it (401)"),
             format!("it has just expired, or is not made for authentication: {NEW_TOKEN}"),
         ),
-        Err(Refusal::Forbidden) => fail(
+        Err(ReadFailure::Forbidden) => fail(
             "token",
             format!("{token}… may not read kube-system/kubelet-config (403)"),
             "it lacks the group system:bootstrappers:kubeadm:default-node-token, or the cluster kubeadm's roles \
              (`kubeadm init phase upload-config kubelet` on the control plane)"
                 .to_owned(),
         ),
-        Err(Refusal::Other(error)) => warn(
+        Err(ReadFailure::Other(error)) => warn(
             "token",
             format!("{token}… has signed cluster-info; kube-system/kubelet-config was not read: {error}"),
             "look for what keeps the API server from answering".to_owned(),
@@ -245,7 +247,7 @@ fn name(api: &Api, info: &Info) -> Check {
     let line = api.server.as_ref().map(|found| format!("{} {}", found.address.ip(), server.host));
     let line = line.unwrap_or_default();
     match (addresses, reached) {
-        (Err(error), _) => mended(
+        (Err(error), _) => warn_mended(
             "api address",
             format!("the cluster calls it {server}, which has no address here: {error}"),
             &format!("echo '{line}' >>/etc/hosts"),
@@ -263,9 +265,11 @@ fn name(api: &Api, info: &Info) -> Check {
     }
 }
 
-fn words(trouble: &Trouble) -> &str {
+fn words(trouble: &ConnectFailure) -> &str {
     match trouble {
-        Trouble::Name(error) | Trouble::Connect(error) | Trouble::Handshake(error) => error,
+        ConnectFailure::Name(error) | ConnectFailure::Connect(error) | ConnectFailure::Handshake(error) => {
+            error
+        }
     }
 }
 
@@ -274,12 +278,12 @@ fn list(addresses: &[IpAddr]) -> String {
 }
 
 /// kindnet gives each node routes to the pods of all others by their addresses, which must be on one link.
-fn link(api: &Api, way: &Way) -> Check {
+fn link(api: &Api, way: &NetworkRoute) -> Check {
     match &way.step {
-        Step::Here => ok("link", "the API server's address is this machine's own".to_owned()),
-        Step::Link(device) => ok("link", format!("the API server is on the link of {device}")),
-        Step::Unknown => ok("link", "no table that can be read has the way to the API server".to_owned()),
-        Step::Router { gateway, device } => {
+        NextHop::Here => ok("link", "the API server's address is this machine's own".to_owned()),
+        NextHop::Link(device) => ok("link", format!("the API server is on the link of {device}")),
+        NextHop::Unknown => ok("link", "no table that can be read has the way to the API server".to_owned()),
+        NextHop::Router { gateway, device } => {
             let seen = format!("the API server is behind {gateway} ({device})");
             if !is_kind(api) {
                 return ok("link", format!("{seen}; the cluster's network must be one that spans links"));

@@ -4,10 +4,10 @@ use gantry_agent::runtime::cri::driver::Driver;
 use gantry_model::version;
 
 use super::cluster::endpoints;
-use super::mended;
-use crate::doctor::join::api::{Api, KubeletFile, Refusal};
-use crate::doctor::join::node::{Holder, Kubeadm, Node, Port};
-use crate::doctor::join::way::Way;
+use super::warn_mended;
+use crate::doctor::join::api::{Api, KubeletFile, ReadFailure};
+use crate::doctor::join::node::{Holder, JoinNode, Kubeadm, Port};
+use crate::doctor::join::way::NetworkRoute;
 use crate::doctor::judge::{fail, ok, warn};
 use crate::doctor::look::Network;
 use crate::doctor::{Check, judge};
@@ -16,8 +16,8 @@ use crate::join::facts::release;
 /// A kubelet may be older than the API server by so many minor releases.
 const OLDER: u32 = 3;
 
-pub(super) fn checks(node: &Node, api: &Api, way: Option<&Way>) -> Vec<Check> {
-    let mut checks = vec![joined(node), name(node, api)];
+pub(super) fn checks(node: &JoinNode, api: &Api, way: Option<&NetworkRoute>) -> Vec<Check> {
+    let mut checks = vec![check_joined(node), name(node, api)];
     checks.extend(way.and_then(|way| address(node, way)));
     checks.push(proxy(node, api));
     checks.push(ports(&node.ports));
@@ -39,7 +39,7 @@ pub(super) fn checks(node: &Node, api: &Api, way: Option<&Way>) -> Vec<Check> {
     checks
 }
 
-fn joined(node: &Node) -> Check {
+fn check_joined(node: &JoinNode) -> Check {
     if node.joined.is_empty() {
         return ok("joined before", "no".to_owned());
     }
@@ -59,7 +59,7 @@ fn is_node_name(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(label)
 }
 
-fn name(node: &Node, api: &Api) -> Check {
+fn name(node: &JoinNode, api: &Api) -> Check {
     let name = &node.name;
     let other = "hostnamectl set-hostname NAME, or give kubeadm and `gantry join` --node-name NAME";
     if !is_node_name(name) {
@@ -76,7 +76,7 @@ fn name(node: &Node, api: &Api) -> Check {
             format!("it is taken over; if it is another machine's: {other}"),
         ),
         Some(Ok(None)) => ok("node name", format!("{name}, new to the cluster")),
-        Some(Err(Refusal::Other(error))) => {
+        Some(Err(ReadFailure::Other(error))) => {
             ok("node name", format!("{name}; the cluster was not asked: {error}"))
         }
         Some(Err(_)) | None => {
@@ -86,7 +86,7 @@ fn name(node: &Node, api: &Api) -> Check {
 }
 
 /// With several links (Vagrant's first is its own) the kubelet takes the address of the default route.
-fn address(node: &Node, way: &Way) -> Option<Check> {
+fn address(node: &JoinNode, way: &NetworkRoute) -> Option<Check> {
     let source = way.source.filter(|source| !source.is_loopback())?;
     let given = node.node_ip.as_deref().and_then(|text| text.parse().ok());
     let taken = given.or(node.outward);
@@ -94,14 +94,14 @@ fn address(node: &Node, way: &Way) -> Option<Check> {
         return Some(ok("node address", source.to_string()));
     }
     let taken = taken.map_or_else(|| "none".to_owned(), |ip| ip.to_string());
-    Some(mended(
+    Some(warn_mended(
         "node address",
         format!("the kubelet would take {taken}, and the API server is reached from {source}"),
         &format!("KUBELET_EXTRA_ARGS=--node-ip={source} in /etc/default/kubelet"),
     ))
 }
 
-fn proxy(node: &Node, api: &Api) -> Check {
+fn proxy(node: &JoinNode, api: &Api) -> Check {
     let mut caught: Vec<String> = endpoints(api)
         .into_iter()
         .filter(|at| node.proxies.take(&at.host, at.port))
@@ -195,7 +195,7 @@ fn kubeadm(kubeadm: &Kubeadm, api: &Api) -> Check {
     ok("kubeadm", seen)
 }
 
-fn kubelet(node: &Node, api: &Api) -> Check {
+fn kubelet(node: &JoinNode, api: &Api) -> Check {
     let path = match &node.kubelet {
         None => {
             let remedy =
@@ -221,7 +221,7 @@ fn kubelet(node: &Node, api: &Api) -> Check {
     ok("kubelet", seen)
 }
 
-fn runtime(node: &Node) -> Check {
+fn runtime(node: &JoinNode) -> Check {
     match &node.runtime {
         Ok(_) => ok("runtime", format!("answers at {}", node.endpoint)),
         Err(error) => fail(
@@ -232,7 +232,7 @@ fn runtime(node: &Node) -> Check {
     }
 }
 
-fn driver(runtime: Option<Driver>, node: &Node, file: Option<&KubeletFile>) -> Check {
+fn driver(runtime: Option<Driver>, node: &JoinNode, file: Option<&KubeletFile>) -> Check {
     let wanted = file.map(|file| file.cgroup_driver.as_deref().unwrap_or(Driver::Cgroupfs.name()));
     if runtime == Some(Driver::Systemd) && !node.systemd {
         let remedy = "without systemd as the init only cgroupfs works: systemd_cgroup = false in /etc/gantry/runtime.toml";
@@ -243,7 +243,7 @@ fn driver(runtime: Option<Driver>, node: &Node, file: Option<&KubeletFile>) -> C
         );
     }
     match (runtime, wanted) {
-        (Some(runtime), Some(wanted)) if runtime.name() != wanted => mended(
+        (Some(runtime), Some(wanted)) if runtime.name() != wanted => warn_mended(
             "cgroup driver",
             format!("the runtime's is {}, and kubelet-config says {wanted}", runtime.name()),
             "a kubelet goes by the runtime's; to have the cluster's, set systemd_cgroup in /etc/gantry/runtime.toml",
@@ -257,14 +257,14 @@ fn driver(runtime: Option<Driver>, node: &Node, file: Option<&KubeletFile>) -> C
     }
 }
 
-fn version_of_cgroups(node: &Node, file: Option<&KubeletFile>) -> Check {
+fn version_of_cgroups(node: &JoinNode, file: Option<&KubeletFile>) -> Check {
     if node.unified {
         return ok("cgroup version", "v2".to_owned());
     }
     if file.is_some_and(|file| file.fail_cgroup_v1 == Some(false)) {
         return ok("cgroup version", "v1, which kubelet-config allows".to_owned());
     }
-    mended(
+    warn_mended(
         "cgroup version",
         "v1, on which a kubelet does not start".to_owned(),
         "boot with systemd.unified_cgroup_hierarchy=1, or failCgroupV1: false by `kubeadm join --patches` and \
@@ -273,19 +273,19 @@ fn version_of_cgroups(node: &Node, file: Option<&KubeletFile>) -> Check {
 }
 
 /// kind's kubelets stand below /kubelet, which no other machine has.
-fn root_of_cgroups(node: &Node, file: &KubeletFile) -> Option<Check> {
+fn root_of_cgroups(node: &JoinNode, file: &KubeletFile) -> Option<Check> {
     let wanted = file.cgroup_root.as_deref().filter(|root| !matches!(*root, "" | "/"))?;
     if node.root_of_cgroups {
         return Some(ok("cgroup root", wanted.to_owned()));
     }
-    Some(mended(
+    Some(warn_mended(
         "cgroup root",
         format!("kubelet-config says {wanted}, which is not there"),
         "kubeadm join --patches DIR, with `cgroupRoot: /` in DIR/kubeletconfiguration0+merge.yaml",
     ))
 }
 
-fn swap(node: &Node, file: Option<&KubeletFile>) -> Check {
+fn swap(node: &JoinNode, file: Option<&KubeletFile>) -> Check {
     if node.swaps == 0 {
         return ok("swap", "off".to_owned());
     }
@@ -294,10 +294,10 @@ fn swap(node: &Node, file: Option<&KubeletFile>) -> Check {
         return ok("swap", format!("{seen}, which kubelet-config allows"));
     }
     let by_hand = "swapoff -a, and out of /etc/fstab; or failSwapOn: false by `kubeadm join --patches`";
-    mended("swap", format!("{seen}, with which a kubelet does not start"), by_hand)
+    warn_mended("swap", format!("{seen}, with which a kubelet does not start"), by_hand)
 }
 
-fn network(node: &Node) -> Check {
+fn network(node: &JoinNode) -> Check {
     match &node.network {
         Network::None(folder) => {
             ok("network", format!("none in {}: the cluster's own comes with its first pod", folder.display()))
@@ -312,7 +312,7 @@ fn network(node: &Node) -> Check {
     }
 }
 
-fn forwarding(node: &Node, api: &Api) -> Check {
+fn forwarding(node: &JoinNode, api: &Api) -> Check {
     let v6 = api.server.as_ref().is_ok_and(|server| server.address.is_ipv6());
     let (name, value) = match v6 {
         true => ("net.ipv6.conf.default.forwarding", node.forwards_v6),
@@ -320,7 +320,7 @@ fn forwarding(node: &Node, api: &Api) -> Check {
     };
     match value {
         Some(true) => ok("forwarding", format!("{name} is on")),
-        Some(false) => mended("forwarding", format!("{name} is off"), &format!("sysctl -w {name}=1")),
+        Some(false) => warn_mended("forwarding", format!("{name} is off"), &format!("sysctl -w {name}=1")),
         None => warn("forwarding", format!("{name} cannot be read"), "pods need it to be 1".to_owned()),
     }
 }

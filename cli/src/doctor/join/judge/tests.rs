@@ -9,14 +9,14 @@ use gantry_kube_client::identity::pair::Leaf;
 use jiff::SignedDuration;
 
 use super::*;
-use crate::doctor::Verdict;
+use crate::doctor::CheckStatus;
 use crate::doctor::join::api::{
-    ClusterFile, Info, KubeletFile, Member, Named, Networking, Refusal, Server, Signature,
+    ClusterFile, Info, KubeletFile, Member, Named, Networking, ReadFailure, Server, Signature,
 };
 use crate::doctor::join::node::{Holder, Kubeadm, Port};
 use crate::doctor::join::proxy::Proxies;
 use crate::doctor::join::tests::assert_named;
-use crate::doctor::join::way::Step;
+use crate::doctor::join::way::NextHop;
 use crate::doctor::look::Network;
 use crate::join::discovery::ClusterInfo;
 
@@ -30,9 +30,9 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn node() -> Node {
+fn node() -> JoinNode {
     let port = |number, vital| Port { number, purpose: "something", vital, holder: Holder::Nobody };
-    Node {
+    JoinNode {
         name: "vm1".into(),
         ports: vec![port(10250, true), port(10256, false)],
         swaps: 0,
@@ -101,24 +101,24 @@ fn api() -> Api {
     }
 }
 
-fn way() -> Way {
-    Way { source: Some(ip("172.18.0.9")), step: Step::Link("eth1".into()) }
+fn way() -> NetworkRoute {
+    NetworkRoute { source: Some(ip("172.18.0.9")), step: NextHop::Link("eth1".into()) }
 }
 
-fn row(node: &Node, api: &Api, way: &Way, name: &str) -> Check {
+fn row(node: &JoinNode, api: &Api, way: &NetworkRoute, name: &str) -> Check {
     let all = checks(node, api, Some(way), now());
     all.iter().find(|check| check.name == name).unwrap_or_else(|| panic!("no row {name}: {all:#?}")).clone()
 }
 
 /// The row, on a node that this was done to.
-fn broken(name: &str, change: impl FnOnce(&mut Node)) -> Check {
+fn broken(name: &str, change: impl FnOnce(&mut JoinNode)) -> Check {
     let mut node = node();
     change(&mut node);
     row(&node, &api(), &way(), name)
 }
 
 /// The row, on a cluster whose kubelets this was done to.
-fn configured(name: &str, node: &Node, change: impl FnOnce(&mut KubeletFile)) -> Check {
+fn configured(name: &str, node: &JoinNode, change: impl FnOnce(&mut KubeletFile)) -> Check {
     let mut api = api();
     if let Some(Ok(file)) = api.member.as_mut().map(|member| member.kubelet.as_mut()) {
         change(file);
@@ -130,7 +130,7 @@ fn configured(name: &str, node: &Node, change: impl FnOnce(&mut KubeletFile)) ->
 fn nothing_wrong_is_all_right() {
     let wrong: Vec<Check> = checks(&node(), &api(), Some(&way()), now())
         .into_iter()
-        .filter(|check| check.verdict != Verdict::Ok || !check.remedy.is_empty())
+        .filter(|check| check.verdict != CheckStatus::Ok || !check.remedy.is_empty())
         .collect();
     assert_eq!(wrong, []);
 }
@@ -138,7 +138,7 @@ fn nothing_wrong_is_all_right() {
 #[test]
 fn an_earlier_join_is_named() {
     let check = broken("joined before", |node| node.joined = vec!["/etc/kubernetes/kubelet.conf".into()]);
-    assert_named(&check, Verdict::Fail, "/etc/kubernetes/kubelet.conf", "gantry leave");
+    assert_named(&check, CheckStatus::Fail, "/etc/kubernetes/kubelet.conf", "gantry leave");
 }
 
 #[test]
@@ -147,20 +147,20 @@ fn a_port_in_use_is_named_with_its_process() {
     let check = held(0, Holder::Process("kubelet".into(), 12));
     assert_named(
         &check,
-        Verdict::Fail,
+        CheckStatus::Fail,
         "10250 (something) is held by kubelet (12)",
         "systemctl stop kubelet",
     );
     let check = held(1, Holder::Hidden);
     assert_named(
         &check,
-        Verdict::Warn,
+        CheckStatus::Warn,
         "10256 (something) is held, by whom only root sees",
         "end who listens",
     );
     assert_named(
         &held(0, Holder::Unknown("no such file".into())),
-        Verdict::Warn,
+        CheckStatus::Warn,
         "no such file",
         "mount /proc",
     );
@@ -168,20 +168,26 @@ fn a_port_in_use_is_named_with_its_process() {
 
 #[test]
 fn a_routed_way_to_a_kind_cluster_is_named() {
-    let routed = Way { step: Step::Router { gateway: ip("10.0.2.2"), device: "eth0".into() }, ..way() };
+    let routed =
+        NetworkRoute { step: NextHop::Router { gateway: ip("10.0.2.2"), device: "eth0".into() }, ..way() };
     let check = row(&node(), &api(), &routed, "link");
-    assert_named(&check, Verdict::Warn, "behind 10.0.2.2 (eth0)", "disableDefaultCNI: true and an overlay");
+    assert_named(
+        &check,
+        CheckStatus::Warn,
+        "behind 10.0.2.2 (eth0)",
+        "disableDefaultCNI: true and an overlay",
+    );
     assert!(check.remedy.contains("bridge of docker's network"), "{check:?}");
     let mut other = api();
     if let Ok(info) = &mut other.info {
         info.cluster.server = "api.example.org:6443".parse().unwrap();
     }
-    assert_eq!(row(&node(), &other, &routed, "link").verdict, Verdict::Ok);
+    assert_eq!(row(&node(), &other, &routed, "link").verdict, CheckStatus::Ok);
     // Whatever its name, kind's kubelets say so.
     if let Some(Ok(file)) = other.member.as_mut().map(|member| member.kubelet.as_mut()) {
         file.cgroup_root = Some("/kubelet".into());
     }
-    assert_eq!(row(&node(), &other, &routed, "link").verdict, Verdict::Warn);
+    assert_eq!(row(&node(), &other, &routed, "link").verdict, CheckStatus::Warn);
 }
 
 #[test]
@@ -189,16 +195,16 @@ fn an_address_of_another_link_is_named() {
     let check = broken("node address", |node| node.outward = Some(ip("10.0.2.15")));
     assert_named(
         &check,
-        Verdict::Warn,
+        CheckStatus::Warn,
         "would take 10.0.2.15",
         "--node-ip=172.18.0.9 in /etc/default/kubelet",
     );
     let check = broken("node address", |node| node.node_ip = Some("10.0.2.15".into()));
-    assert_named(&check, Verdict::Warn, "would take 10.0.2.15", "--node-ip=172.18.0.9");
+    assert_named(&check, CheckStatus::Warn, "would take 10.0.2.15", "--node-ip=172.18.0.9");
     let check = broken("node address", |node| {
         (node.outward, node.node_ip) = (Some(ip("10.0.2.15")), Some("172.18.0.9".into()));
     });
-    assert_eq!(check.verdict, Verdict::Ok);
+    assert_eq!(check.verdict, CheckStatus::Ok);
 }
 
 #[test]
@@ -211,52 +217,52 @@ fn a_proxy_in_the_way_is_named() {
     let check = proxied("localhost");
     assert_named(
         &check,
-        Verdict::Warn,
+        CheckStatus::Warn,
         "172.18.0.2, kind-control-plane, 10.244.0.0/16, 10.96.0.0/16",
         "NO_PROXY=172.18.0.2,kind-control-plane,10.244.0.0/16,10.96.0.0/16,localhost",
     );
     assert!(!format!("{check:?}").contains("secret"));
     let check = proxied("172.18.0.2,kind-control-plane,10.244.0.0/16");
-    assert_named(&check, Verdict::Warn, "goes to 10.96.0.0/16", "NO_PROXY=");
-    assert_eq!(proxied("172.18.0.2,kind-control-plane,10.0.0.0/8").verdict, Verdict::Ok);
+    assert_named(&check, CheckStatus::Warn, "goes to 10.96.0.0/16", "NO_PROXY=");
+    assert_eq!(proxied("172.18.0.2,kind-control-plane,10.0.0.0/8").verdict, CheckStatus::Ok);
 }
 
 #[test]
 fn a_kubeadm_that_is_missing_broken_or_of_another_release_is_named() {
     let with = |kubeadm| broken("kubeadm", |node| node.kubeadm = kubeadm);
-    assert_named(&with(Kubeadm::Absent), Verdict::Fail, "not in PATH", "install kubeadm 1.36");
+    assert_named(&with(Kubeadm::Absent), CheckStatus::Fail, "not in PATH", "install kubeadm 1.36");
     let check = with(Kubeadm::Broken("/usr/bin/kubeadm".into(), "signal: 9".into()));
-    assert_named(&check, Verdict::Fail, "signal: 9", "install it anew, 1.36");
+    assert_named(&check, CheckStatus::Fail, "signal: 9", "install it anew, 1.36");
     let version = |text: &str| with(Kubeadm::Version(text.into()));
-    assert_named(&version("v1.38.0"), Verdict::Fail, "the cluster is 1.36", "install kubeadm 1.36");
-    assert_named(&version("v1.35.9"), Verdict::Fail, "the cluster is 1.36", "install kubeadm 1.36");
-    assert_eq!(version("v1.37.0").verdict, Verdict::Ok, "one release newer is supported");
+    assert_named(&version("v1.38.0"), CheckStatus::Fail, "the cluster is 1.36", "install kubeadm 1.36");
+    assert_named(&version("v1.35.9"), CheckStatus::Fail, "the cluster is 1.36", "install kubeadm 1.36");
+    assert_eq!(version("v1.37.0").verdict, CheckStatus::Ok, "one release newer is supported");
 }
 
 #[test]
 fn a_kubelet_that_is_missing_or_of_an_unsupported_release_is_named() {
-    assert_named(&broken("kubelet", |node| node.kubelet = None), Verdict::Fail, "not in PATH", "ln -s");
+    assert_named(&broken("kubelet", |node| node.kubelet = None), CheckStatus::Fail, "not in PATH", "ln -s");
     let with = |version: &str, own| {
         let mut api = api();
         api.version = Some(version.into());
-        let node = Node { kubelet: Some(("/usr/bin/kubelet".into(), own)), ..node() };
+        let node = JoinNode { kubelet: Some(("/usr/bin/kubelet".into(), own)), ..node() };
         row(&node, &api, &way(), "kubelet")
     };
     assert_named(
         &with("v1.35.0", true),
-        Verdict::Fail,
+        CheckStatus::Fail,
         "the API server is 1.35",
         "upgrade the control plane",
     );
-    assert_named(&with("v1.40.0", true), Verdict::Warn, "the API server is 1.40", "newer Gantry");
-    assert_eq!(with("v1.39.0", true).verdict, Verdict::Ok);
-    assert_eq!(with("v1.35.0", false).verdict, Verdict::Ok, "whose release is not ours");
+    assert_named(&with("v1.40.0", true), CheckStatus::Warn, "the API server is 1.40", "newer Gantry");
+    assert_eq!(with("v1.39.0", true).verdict, CheckStatus::Ok);
+    assert_eq!(with("v1.35.0", false).verdict, CheckStatus::Ok, "whose release is not ours");
 }
 
 #[test]
 fn missing_programs_of_kubeadm_are_named() {
     let check = broken("kubeadm's programs", |node| node.missing = vec!["losetup"]);
-    assert_named(&check, Verdict::Fail, "no losetup", "apt-get install");
+    assert_named(&check, CheckStatus::Fail, "no losetup", "apt-get install");
 }
 
 #[test]
@@ -264,7 +270,7 @@ fn a_runtime_that_does_not_answer_is_named() {
     let check = broken("runtime", |node| node.runtime = Err("connection refused".into()));
     assert_named(
         &check,
-        Verdict::Fail,
+        CheckStatus::Fail,
         "unix:///run/gantry/gantry.sock: connection refused",
         "systemctl enable --now gantry",
     );
@@ -275,42 +281,42 @@ fn another_cgroup_driver_is_named() {
     let check = broken("cgroup driver", |node| node.runtime = Ok(Some(Driver::Cgroupfs)));
     assert_named(
         &check,
-        Verdict::Warn,
+        CheckStatus::Warn,
         "runtime's is cgroupfs, and kubelet-config says systemd",
         "systemd_cgroup",
     );
     let check = broken("cgroup driver", |node| node.systemd = false);
-    assert_named(&check, Verdict::Fail, "systemd, which does not run here", "systemd_cgroup = false");
+    assert_named(&check, CheckStatus::Fail, "systemd, which does not run here", "systemd_cgroup = false");
     let check = broken("cgroup driver", |node| node.runtime = Ok(None));
-    assert_named(&check, Verdict::Warn, "does not tell", "systemd");
+    assert_named(&check, CheckStatus::Warn, "does not tell", "systemd");
     let mut node = node();
     node.runtime = Ok(Some(Driver::Cgroupfs));
     let check = configured("cgroup driver", &node, |file| file.cgroup_driver = None);
-    assert_eq!(check.verdict, Verdict::Ok, "cgroupfs is a kubelet's default");
+    assert_eq!(check.verdict, CheckStatus::Ok, "cgroupfs is a kubelet's default");
 }
 
 #[test]
 fn cgroup_v1_is_named_unless_the_cluster_allows_it() {
     let check = broken("cgroup version", |node| node.unified = false);
-    assert_named(&check, Verdict::Warn, "v1", "failCgroupV1: false");
-    let node = Node { unified: false, ..node() };
+    assert_named(&check, CheckStatus::Warn, "v1", "failCgroupV1: false");
+    let node = JoinNode { unified: false, ..node() };
     let check = configured("cgroup version", &node, |file| file.fail_cgroup_v1 = Some(false));
-    assert_eq!(check.verdict, Verdict::Ok);
+    assert_eq!(check.verdict, CheckStatus::Ok);
 }
 
 #[test]
 fn a_cgroup_root_of_kind_is_named() {
-    let node = Node { root_of_cgroups: false, ..node() };
+    let node = JoinNode { root_of_cgroups: false, ..node() };
     let check = configured("cgroup root", &node, |file| file.cgroup_root = Some("/kubelet".into()));
-    assert_named(&check, Verdict::Warn, "says /kubelet", "`cgroupRoot: /`");
+    assert_named(&check, CheckStatus::Warn, "says /kubelet", "`cgroupRoot: /`");
 }
 
 #[test]
 fn swap_is_named_unless_the_cluster_allows_it() {
-    assert_named(&broken("swap", |node| node.swaps = 1), Verdict::Warn, "1 in use", "swapoff -a");
-    let node = Node { swaps: 1, ..node() };
+    assert_named(&broken("swap", |node| node.swaps = 1), CheckStatus::Warn, "1 in use", "swapoff -a");
+    let node = JoinNode { swaps: 1, ..node() };
     let check = configured("swap", &node, |file| file.fail_swap_on = Some(false));
-    assert_eq!(check.verdict, Verdict::Ok);
+    assert_eq!(check.verdict, CheckStatus::Ok);
 }
 
 #[test]
@@ -321,30 +327,35 @@ fn a_network_that_is_left_lacks_plugins_or_is_broken_is_named() {
         missing: missing.iter().map(|name| (*name).to_owned()).collect(),
     };
     let check = broken("network", |node| node.network = list(&[]));
-    assert_named(&check, Verdict::Warn, "10-old.conflist was there before", "remove it");
+    assert_named(&check, CheckStatus::Warn, "10-old.conflist was there before", "remove it");
     let check = broken("network", |node| node.network = list(&["flannel"]));
-    assert_named(&check, Verdict::Fail, "not there: flannel", "--cni-bin-dir");
+    assert_named(&check, CheckStatus::Fail, "not there: flannel", "--cni-bin-dir");
     let check = broken("network", |node| node.network = Network::Broken("10-old.conflist: no JSON".into()));
-    assert_named(&check, Verdict::Fail, "no JSON", "remove the file");
+    assert_named(&check, CheckStatus::Fail, "no JSON", "remove the file");
 }
 
 #[test]
 fn forwarding_that_is_off_is_named_for_the_familys_own() {
     let check = broken("forwarding", |node| node.forwards_v4 = Some(false));
-    assert_named(&check, Verdict::Warn, "net.ipv4.ip_forward is off", "sysctl -w net.ipv4.ip_forward=1");
+    assert_named(&check, CheckStatus::Warn, "net.ipv4.ip_forward is off", "sysctl -w net.ipv4.ip_forward=1");
     let mut api = api();
     if let Ok(server) = &mut api.server {
         server.address = "[fd00::2]:6443".parse().unwrap();
     }
     let check = row(&node(), &api, &way(), "forwarding");
-    assert_named(&check, Verdict::Warn, "net.ipv6.conf.default.forwarding is off", "sysctl -w net.ipv6");
-    assert_named(&broken("forwarding", |node| node.forwards_v4 = None), Verdict::Warn, "cannot be read", "1");
+    assert_named(&check, CheckStatus::Warn, "net.ipv6.conf.default.forwarding is off", "sysctl -w net.ipv6");
+    assert_named(
+        &broken("forwarding", |node| node.forwards_v4 = None),
+        CheckStatus::Warn,
+        "cannot be read",
+        "1",
+    );
 }
 
 #[test]
 fn a_name_that_no_node_can_have_is_named() {
     let check = broken("node name", |node| node.name = "my_vm".into());
-    assert_named(&check, Verdict::Fail, "my_vm", "set-hostname");
+    assert_named(&check, CheckStatus::Fail, "my_vm", "set-hostname");
 }
 
 #[test]
@@ -355,7 +366,7 @@ fn what_an_authority_that_ended_signed_is_of_no_use() {
     }
     assert_named(
         &row(&node(), &api, &way(), "certificate"),
-        Verdict::Fail,
+        CheckStatus::Fail,
         "the authority's own expired",
         "Rotation",
     );
@@ -365,12 +376,12 @@ fn what_an_authority_that_ended_signed_is_of_no_use() {
 fn what_could_not_be_looked_at_is_no_failure_of_the_node() {
     let mut api = api();
     api.member = Some(Member {
-        kubelet: Err(Refusal::Forbidden),
-        cluster: Err(Refusal::Forbidden),
-        twin: Err(Refusal::Forbidden),
+        kubelet: Err(ReadFailure::Forbidden),
+        cluster: Err(ReadFailure::Forbidden),
+        twin: Err(ReadFailure::Forbidden),
     });
     let all = checks(&node(), &api, Some(&way()), now());
     let wrong: Vec<&str> =
-        all.iter().filter(|check| check.verdict != Verdict::Ok).map(|check| check.name).collect();
+        all.iter().filter(|check| check.verdict != CheckStatus::Ok).map(|check| check.name).collect();
     assert_eq!(wrong, ["token"]);
 }

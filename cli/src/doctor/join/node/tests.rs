@@ -11,7 +11,7 @@ fn program(root: &Path, name: &str, of: &str) {
     symlink(of, root.join("bin").join(name)).unwrap();
 }
 
-async fn looked(root: &Path) -> Node {
+async fn looked(root: &Path) -> JoinNode {
     look(&place(root), "/kubelet").await
 }
 

@@ -21,7 +21,7 @@ pub(super) const TOKEN: &str = "abcdef.0123456789abcdef";
 
 /// What is wrong with it.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Fault {
+pub(super) enum ServerFault {
     None,
     /// No TLS.
     Plain,
@@ -61,11 +61,11 @@ impl Drop for Server {
 }
 
 impl Server {
-    pub(super) async fn start(fault: Fault) -> Self {
+    pub(super) async fn start(fault: ServerFault) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let endpoint: Endpoint = listener.local_addr().unwrap().to_string().parse().unwrap();
         let (ca, stranger) = (authority(), authority());
-        let signer = if fault == Fault::OtherSigner { &stranger } else { &ca };
+        let signer = if fault == ServerFault::OtherSigner { &stranger } else { &ca };
         let acceptor = acceptor(&fault, signer);
         let hash = CaHash::of(ca.der()).unwrap().to_string();
         let info = cluster_info(&fault, &endpoint, &ca.pem());
@@ -77,7 +77,7 @@ impl Server {
                 let (fault, info, seen) = (fault.clone(), info.clone(), Arc::clone(&seen));
                 let acceptor = acceptor.clone();
                 tokio::spawn(async move {
-                    if fault == Fault::Plain {
+                    if fault == ServerFault::Plain {
                         let mut stream = stream;
                         // Whatever is asked; who asks may be gone.
                         let _ =
@@ -99,16 +99,16 @@ impl Server {
 
 type Authority = CertifiedIssuer<'static, KeyPair>;
 
-fn acceptor(fault: &Fault, signer: &Authority) -> TlsAcceptor {
+fn acceptor(fault: &ServerFault, signer: &Authority) -> TlsAcceptor {
     let names = match fault {
-        Fault::Names(names) => names.clone(),
-        Fault::Named(name) if !name.starts_with("127") => {
+        ServerFault::Names(names) => names.clone(),
+        ServerFault::Named(name) if !name.starts_with("127") => {
             vec!["127.0.0.1".to_owned(), name.split_once(':').unwrap().0.to_owned()]
         }
         _ => vec!["127.0.0.1".to_owned()],
     };
     let mut params = CertificateParams::new(names).unwrap();
-    if let Fault::Dates(from, until) = fault {
+    if let ServerFault::Dates(from, until) = fault {
         let time = |at: &Timestamp| std::time::SystemTime::from(*at).into();
         (params.not_before, params.not_after) = (time(from), time(until));
     }
@@ -124,9 +124,9 @@ fn acceptor(fault: &Fault, signer: &Authority) -> TlsAcceptor {
     TlsAcceptor::from(Arc::new(config))
 }
 
-fn cluster_info(fault: &Fault, endpoint: &Endpoint, ca: &str) -> Value {
+fn cluster_info(fault: &ServerFault, endpoint: &Endpoint, ca: &str) -> Value {
     let server = match fault {
-        Fault::Named(name) => name.clone(),
+        ServerFault::Named(name) => name.clone(),
         _ => endpoint.to_string(),
     };
     let kubeconfig = format!(
@@ -152,7 +152,7 @@ fn status(code: u16) -> (u16, Value) {
 /// One request for a connection.
 async fn answer(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    fault: &Fault,
+    fault: &ServerFault,
     info: &Value,
     shown: &Mutex<Vec<String>>,
 ) {
@@ -172,7 +172,8 @@ async fn answer(
         shown.lock().unwrap().push(path.to_owned());
     }
     let (code, body) = content(fault, info, path, trusted);
-    let date = Timestamp::now() + if let Fault::Date(ahead) = fault { *ahead } else { SignedDuration::ZERO };
+    let date =
+        Timestamp::now() + if let ServerFault::Date(ahead) = fault { *ahead } else { SignedDuration::ZERO };
     let date = jiff::fmt::rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&date).unwrap();
     let body = body.to_string();
     let head = format!(
@@ -185,20 +186,20 @@ async fn answer(
     let _ = stream.shutdown().await;
 }
 
-fn content(fault: &Fault, info: &Value, path: &str, trusted: bool) -> (u16, Value) {
+fn content(fault: &ServerFault, info: &Value, path: &str, trusted: bool) -> (u16, Value) {
     let (kubelet, release) = match fault {
-        Fault::Kubelet(file, release) => (file.as_str(), release.as_str()),
+        ServerFault::Kubelet(file, release) => (file.as_str(), release.as_str()),
         _ => ("cgroupDriver: systemd\n", "v1.36.3"),
     };
     match path {
         "/version" => (200, json!({ "major": "1", "minor": "36", "gitVersion": release })),
-        "/api/v1/namespaces/kube-public/configmaps/cluster-info" if *fault != Fault::NoInfo => {
+        "/api/v1/namespaces/kube-public/configmaps/cluster-info" if *fault != ServerFault::NoInfo => {
             (200, info.clone())
         }
         _ if path.starts_with("/api/v1/namespaces/kube-public/") => status(404),
         _ if !trusted => status(403),
-        _ if matches!(fault, Fault::Answer(_)) => {
-            let Fault::Answer(code) = fault else { unreachable!() };
+        _ if matches!(fault, ServerFault::Answer(_)) => {
+            let ServerFault::Answer(code) = fault else { unreachable!() };
             status(*code)
         }
         "/api/v1/namespaces/kube-system/configmaps/kubelet-config" => {
@@ -210,8 +211,8 @@ fn content(fault: &Fault, info: &Value, path: &str, trusted: bool) -> (u16, Valu
             );
             (200, map("kube-system", "kubeadm-config", &json!({ "ClusterConfiguration": file })))
         }
-        "/api/v1/nodes/vm1" if matches!(fault, Fault::Twin(_)) => {
-            let ready = if *fault == Fault::Twin(true) { "True" } else { "Unknown" };
+        "/api/v1/nodes/vm1" if matches!(fault, ServerFault::Twin(_)) => {
+            let ready = if *fault == ServerFault::Twin(true) { "True" } else { "Unknown" };
             let conditions = json!([{ "type": "Ready", "status": ready }]);
             (
                 200,

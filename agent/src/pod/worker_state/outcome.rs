@@ -1,0 +1,159 @@
+//! What the end of an effect means to the worker's state. Pure. The second half of [`WorkerState`].
+
+use std::time::Duration;
+
+use gantry_model::pod::Pod;
+
+use super::{PodResources, Retry, Sighting, WaitReason, WorkerState};
+use crate::pod::plan::Action;
+use crate::pod::restart;
+use crate::probe::ProbeResult;
+use crate::runtime::Image;
+
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(10);
+
+/// What an effect brought.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// A usable image.
+    Image(Image),
+    /// What a try of a probe came to.
+    ProbeResult(ProbeResult),
+    /// A text: a cgroup's name, last words.
+    Text(String),
+    /// Nothing that the next observation does not show.
+    Done,
+}
+
+impl WorkerState {
+    /// An action has come to its end.
+    pub fn finish(&mut self, pod: &Pod, action: &Action, result: Result<Output, WaitReason>, now: Duration) {
+        let op = action.op();
+        self.flights.remove(&op);
+        match result {
+            Ok(output) => {
+                self.retries.remove(&op);
+                self.record_success(pod, action, output, now);
+            }
+            Err(trouble) => {
+                let delay = self.retries.get(&op).map_or(RETRY_FIRST, |r| (r.delay * 2).min(RETRY_MAX));
+                self.retries.insert(op, Retry { delay, until: now + delay });
+                self.record_failure(pod, action, trouble, now);
+            }
+        }
+    }
+
+    fn record_success(&mut self, pod: &Pod, action: &Action, output: Output, now: Duration) {
+        match (action, output) {
+            (Action::SetUpCgroup, Output::Text(parent)) => {
+                self.resources = PodResources::Cgroup { parent };
+                self.pod_trouble = None;
+            }
+            (Action::SetUpVolumes, _) => {
+                if let PodResources::Cgroup { parent } = &self.resources {
+                    self.resources = PodResources::Ready { parent: parent.clone() };
+                }
+                self.pod_trouble = None;
+            }
+            (Action::RefreshVolumes, _) => self.pod_trouble = None,
+            (Action::TearDownVolumes, _) => {
+                self.resources = PodResources::NoVolumes;
+                self.pod_trouble = None;
+            }
+            (Action::TearDownCgroup, _) => {
+                self.resources = PodResources::Gone;
+                self.pod_trouble = None;
+            }
+            (Action::EnsureImage { container, attempt }, Output::Image(image)) => {
+                // One of the container itself stays until it is overcome.
+                if self.troubles.get(container).is_some_and(|(trouble, _)| trouble.is_of_image()) {
+                    self.troubles.remove(container);
+                }
+                self.images.insert(container.clone(), (*attempt, image));
+            }
+            (Action::StartContainer { container, id, .. }, _) => self.has_started(container, id, now),
+            (Action::PostStart { id, .. }, _) => self.hooks.record_post_start(id, true, now),
+            (Action::PreStop { id, .. }, _) => self.hooks.record_pre_stop(id),
+            (Action::Probe { container, id, kind, .. }, Output::ProbeResult(verdict)) => {
+                let good = match verdict {
+                    ProbeResult::Success(_) | ProbeResult::Warning(_) => Some(true),
+                    ProbeResult::Failure(_) => Some(false),
+                    ProbeResult::Unknown(_) => None,
+                };
+                if let Some(spec) = pod.container(container) {
+                    self.probing.record(spec, *kind, id, good, now);
+                }
+            }
+            (Action::ReadLastWords { id, .. }, Output::Text(words)) => {
+                self.words.insert(id.clone(), words);
+            }
+            (Action::Remember { marks }, _) => self.remembered.clone_from(marks),
+            (Action::StopSandbox { id }, _) => {
+                self.stopped_sandboxes.insert(id.clone());
+                self.pod_trouble = None;
+            }
+            (
+                Action::RunSandbox { .. }
+                | Action::CreateContainer { .. }
+                | Action::StopContainer { .. }
+                | Action::RemoveContainer { .. }
+                | Action::RemoveSandbox { .. },
+                _,
+            ) => self.pod_trouble = None,
+            (
+                Action::SetUpCgroup
+                | Action::EnsureImage { .. }
+                | Action::Probe { .. }
+                | Action::ReadLastWords { .. },
+                _,
+            ) => {}
+        }
+    }
+
+    fn has_started(&mut self, container: &str, id: &str, now: Duration) {
+        self.troubles.remove(container);
+        // Its age is known without asking the wall clock.
+        self.running.insert(id.to_owned(), Sighting { at: now, age: Duration::ZERO, adopted: false });
+    }
+
+    fn record_failure(&mut self, pod: &Pod, action: &Action, trouble: WaitReason, now: Duration) {
+        match action {
+            Action::EnsureImage { container, .. } => {
+                let key = pod.container(container).map(|spec| restart::pull_key(pod, spec));
+                // Another container's failure with the same image counts once.
+                if let Some(key) = key.filter(|key| self.pull.blocked_until(key, now).is_none()) {
+                    self.pull.next(&key, now, now);
+                }
+                self.troubles.insert(container.clone(), (trouble, now));
+            }
+            Action::CreateContainer { container, .. } => {
+                // The image may be what is missing: look again before the next try.
+                self.images.remove(container);
+                self.troubles.insert(container.clone(), (trouble, now));
+            }
+            Action::StartContainer { container, .. } => {
+                self.troubles.insert(container.clone(), (trouble, now));
+            }
+            Action::PostStart { container, id, .. } => {
+                self.hooks.record_post_start(id, false, now);
+                self.troubles.insert(container.clone(), (trouble, now));
+            }
+            // It is not tried again: the stop goes on.
+            Action::PreStop { id, .. } => self.hooks.record_pre_stop(id),
+            // Said once, where it happened; what it was about is tried again.
+            Action::Probe { .. } | Action::ReadLastWords { .. } | Action::Remember { .. } => {}
+            // What was there stays in use; the event has told.
+            Action::RefreshVolumes => self.stale = true,
+            Action::SetUpCgroup
+            | Action::SetUpVolumes
+            | Action::TearDownVolumes
+            | Action::TearDownCgroup
+            | Action::RunSandbox { .. }
+            | Action::StopContainer { .. }
+            | Action::RemoveContainer { .. }
+            | Action::StopSandbox { .. }
+            | Action::RemoveSandbox { .. } => self.pod_trouble = Some(trouble.message),
+        }
+    }
+}

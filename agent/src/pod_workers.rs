@@ -1,0 +1,415 @@
+//! The pod workers: takes the set of pods, runs one worker for each, and watches the runtime's events for all. Owns
+//! the workers' tasks; never looks into a pod. Called by `gantry run`.
+
+pub mod events;
+mod fit;
+pub mod oom_survivor;
+pub(crate) mod watcher;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use gantry_base::error::chain;
+use gantry_model::admitted::Admitted;
+use gantry_model::pod::{Origin, Pod, PodUid};
+use gantry_model::signal::Pressures;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::admission::{self, Node, Rejection};
+use crate::orphans;
+use crate::pod::last::LastEnd;
+use crate::pod::predecessor;
+use crate::pod::resize;
+use crate::pod::run::Deps;
+use crate::pod::status::PodStatus;
+use crate::pod::update::PodUpdate;
+use crate::pod::worker::{PodHandle, Worker};
+use crate::pod::{Life, PodFailure};
+use crate::static_pods::rules::is_made_again;
+pub use fit::follow;
+use watcher::Pods;
+
+/// Of pods that nobody has described.
+const ORPHANS_GRACE: Duration = Duration::from_secs(1);
+
+/// Which sources have delivered all of their pods (the kubelet's SourcesReady). Of one that has not, nobody is ended for missing
+/// (trap 1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SourcesReady {
+    /// The API server.
+    pub api: bool,
+    /// The manifest folder, or the files of a command.
+    pub files: bool,
+}
+
+impl SourcesReady {
+    /// Everybody.
+    pub const ALL: Self = Self { api: true, files: true };
+
+    fn from(self, pod: &Pod) -> bool {
+        if pod.origin == Origin::Api { self.api } else { self.files }
+    }
+}
+
+/// The running workers. Dropping them leaves the pods as they are: a new one adopts them.
+#[derive(Debug)]
+pub struct PodWorkers {
+    pods: watch::Sender<Arc<[PodHandle]>>,
+    /// Whether the runtime tells what changes.
+    told: watch::Receiver<bool>,
+    workers: JoinSet<()>,
+    /// What pods must fit; they all do without one.
+    node: Option<watch::Receiver<Option<Arc<Node>>>>,
+    /// What the node is short of.
+    pressures: watch::Receiver<Pressures>,
+    /// See [`PodUpdate::is_foreign`].
+    foreign: BTreeMap<PodUid, Arc<Pod>>,
+    /// By an agent before this one; each counts when its pod is taken up.
+    admitted: BTreeMap<PodUid, Admitted>,
+    deps: Deps,
+}
+
+impl PodWorkers {
+    /// Takes up the pods: what the runtime has of them already is adopted.
+    #[must_use]
+    pub fn start(pods: Vec<Pod>, deps: Deps) -> Self {
+        let (pods_in, pods_out) = watch::channel(Arc::from([]));
+        let (told_in, told) = watch::channel(false);
+        let mut workers = JoinSet::new();
+        if let Some(ooms) = deps.runtime_ext.ooms.clone() {
+            workers.spawn(oom_survivor::follow(ooms, pods_out.clone(), deps.runtime.clone()));
+        }
+        workers.spawn(watcher::watch(deps.runtime.clone(), pods_out, told_in, deps.metrics.clone()));
+        let (node, foreign, admitted) = (None, BTreeMap::new(), BTreeMap::new());
+        let pressures = watch::channel(Pressures::new()).1;
+        let mut agent = Self { pods: pods_in, told, workers, node, pressures, foreign, admitted, deps };
+        agent.apply(pods);
+        agent
+    }
+
+    /// The full set of pods that should be there, each time it changes: new ones are started, those
+    /// that are missing are ended and forgotten, the others left alone. A new one of the same name as
+    /// one that ends waits for it.
+    pub fn apply(&mut self, wanted: Vec<Pod>) {
+        self.take(wanted.into_iter().map(PodUpdate::from).collect(), SourcesReady::ALL);
+    }
+
+    /// From now on new pods must fit this node.
+    pub fn admit_by(&mut self, node: watch::Receiver<Option<Arc<Node>>>) {
+        self.node = Some(node);
+    }
+
+    /// From now on new pods are held against what the node is short of.
+    pub fn watch_pressures(&mut self, pressures: watch::Receiver<Pressures>) {
+        self.pressures = pressures;
+    }
+
+    /// Learns what pods of the API were admitted with by an agent before this one. Before they are
+    /// taken up.
+    pub async fn recall(&mut self) {
+        match self.deps.checkpoints.load_admitted().await {
+            Ok(admitted) => self.admitted = admitted,
+            Err(error) => {
+                let error = chain(&error);
+                tracing::error!(error, "a resize that came while no agent ran cannot be told from the pod");
+            }
+        }
+    }
+
+    /// The same as [`PodWorkers::apply`] for pods of an API server. Pods that are known are described anew;
+    /// what was deleted is ended, and asking again only shortens.
+    pub fn take(&mut self, mut wanted: Vec<PodUpdate>, heard: SourcesReady) {
+        // Reaps what has ended meanwhile.
+        while self.workers.try_join_next().is_some() {}
+        let old = self.pods();
+        let mut handles: Vec<PodHandle> = old.iter().filter(|handle| !handle.is_done()).cloned().collect();
+        let named: BTreeSet<&PodUid> = wanted.iter().map(|wanted| &wanted.pod.uid).collect();
+        // Before any worker begins: what a pod is made of is nobody's leftover.
+        let known = handles.iter().map(|handle| &handle.pod.uid).chain(self.foreign.keys());
+        self.deps.sweeps.here(known.chain(named.iter().copied()).cloned().collect());
+        for handle in handles.iter().filter(|handle| heard.from(&handle.pod)) {
+            if !named.contains(&handle.pod.uid) {
+                handle.kill(None, "no longer wanted");
+                handle.remove();
+            }
+        }
+        let missing = |pod: &Arc<Pod>| heard.from(pod) && !named.contains(&pod.uid);
+        let gone: Vec<_> = self.foreign.values().filter(|pod| missing(pod)).cloned().collect();
+        for pod in gone {
+            self.foreign.remove(&pod.uid);
+            handles.push(self.end(pod, None, "no longer wanted"));
+        }
+        // As upstream: who came first is admitted first, over a restart of the agent, too.
+        wanted.sort_by_key(|wanted| wanted.pod.created_at);
+        for wanted in wanted {
+            let uid = &wanted.pod.uid;
+            let again = |handle: &&PodHandle| {
+                handle.pod.uid == *uid && !handle.is_leaving() && is_made_again(&handle.pod, &wanted.pod)
+            };
+            if let Some(old) = handles.iter().find(again) {
+                old.kill(None, "no longer wanted");
+                old.remove();
+            }
+            // One that was told to go and comes back, the very same, is a pod of its own.
+            match handles.iter_mut().find(|handle| handle.pod.uid == *uid && !handle.is_leaving()) {
+                Some(handle) => apply_update(handle, wanted),
+                None if wanted.is_foreign() => self.leave_alone(&wanted),
+                None => {
+                    self.foreign.remove(uid);
+                    if handles.iter().any(|handle| handle.pod.uid == *uid) {
+                        let is_static = if wanted.pod.origin == Origin::Static { "true" } else { "" };
+                        self.deps.metrics.restarted_pods.inc([is_static]);
+                    }
+                    let handle = self.begin(wanted, &handles);
+                    handles.push(handle);
+                }
+            }
+        }
+        self.pods.send_replace(handles.into());
+    }
+
+    fn leave_alone(&mut self, wanted: &PodUpdate) {
+        if self.foreign.insert(wanted.pod.uid.clone(), wanted.pod.clone()).is_none() {
+            let why = wanted.refused.as_ref().map_or_else(String::new, ToString::to_string);
+            tracing::warn!(
+                pod = wanted.pod.full_name(),
+                why,
+                "it runs, started by another kubelet, and is left as it is until it is deleted"
+            );
+        }
+    }
+
+    /// Ends a pod that has no worker, and forgets it.
+    fn end(&mut self, pod: impl Into<PodUpdate>, grace: Option<Duration>, why: &str) -> PodHandle {
+        let (worker, handle) = Worker::start_watched(pod, self.deps.clone(), self.told.clone());
+        self.deps.sweeps.keep(&handle.pod.uid);
+        handle.kill(grace, why);
+        handle.remove();
+        self.workers.spawn(predecessor::run_behind(worker, Vec::new(), Vec::new()));
+        handle
+    }
+
+    /// Waits until a worker has come to its end: then [`PodWorkers::take`] forgets its pod. Cancel-safe.
+    pub async fn wait_for_exit(&mut self) {
+        // The ear at the runtime never ends, so there always is one.
+        self.workers.join_next().await;
+    }
+
+    /// Takes up a pod that is not known yet.
+    fn begin(&mut self, mut wanted: PodUpdate, others: &[PodHandle]) -> PodHandle {
+        if let Some(admitted) = self.admitted.remove(&wanted.pod.uid) {
+            wanted.pod = admitted.keep(wanted.pod);
+        }
+        let mut displaced = Vec::new();
+        match self.admit(&wanted, others) {
+            Ok(uids) => displaced = uids,
+            Err(rejection) => {
+                tracing::warn!(pod = wanted.pod.full_name(), %rejection, "a pod is not admitted");
+                wanted.refused.get_or_insert(rejection);
+            }
+        }
+        if let Some(rejection) = wanted.refused.as_ref().filter(|_| wanted.last.end.is_none()) {
+            self.deps.metrics.admission_rejections.inc([admission::label(&rejection.reason)]);
+        }
+        let (pod, ending) = (wanted.pod.clone(), wanted.ending);
+        let (worker, handle) = Worker::start_watched(wanted, self.deps.clone(), self.told.clone());
+        if let Some(grace) = ending {
+            handle.kill(Some(grace), "deleted");
+        }
+        let room: Vec<PodHandle> =
+            others.iter().filter(|other| displaced.contains(&other.pod.uid)).cloned().collect();
+        if pod.origin == Origin::Api {
+            // Whatever its name: it is another pod than that of another UID (trap 2).
+            let itself = |other: &&PodHandle| other.pod.uid == pod.uid;
+            let before: Vec<PodHandle> = others.iter().filter(itself).cloned().collect();
+            self.workers.spawn(predecessor::run_behind(worker, before, room));
+        } else {
+            let same_name =
+                |other: &&PodHandle| other.pod.name == pod.name && other.pod.namespace == pod.namespace;
+            let before: Vec<PodHandle> = others.iter().filter(same_name).cloned().collect();
+            self.workers.spawn(predecessor::run_after(worker, before, room));
+        }
+        handle
+    }
+
+    /// Whether the pod may run beside the others. One that an agent has taken up before, that ends
+    /// or has ended is not asked: what runs is never rejected.
+    fn admit(&self, wanted: &PodUpdate, others: &[PodHandle]) -> Result<Vec<PodUid>, Rejection> {
+        let known = wanted.last.started_at != 0 || wanted.last.end.is_some();
+        if known || wanted.ending.is_some() || wanted.refused.is_some() {
+            return Ok(Vec::new());
+        }
+        admission::under(&wanted.pod, &self.pressures.borrow())?;
+        if wanted.pod.security.strict_groups && !self.deps.node.strict_groups {
+            // With or without a cluster: nobody else would hold it to them.
+            return Err(admission::no_strict_groups());
+        }
+        let Some(node) = self.node.as_ref().and_then(|node| node.borrow().clone()) else {
+            // Without a cluster, too: a profile that nobody enforces would protect nobody.
+            admission::app_armor(&wanted.pod, self.deps.node.app_armor)?;
+            return Ok(Vec::new());
+        };
+        // What was told to go is not counted, though it still ends, nor what a static pod replaces.
+        let replaces = |other: &PodHandle| {
+            wanted.pod.origin != Origin::Api
+                && (&other.pod.namespace, &other.pod.name) == (&wanted.pod.namespace, &wanted.pod.name)
+        };
+        let counts = |other: &&PodHandle| other.is_active() && !other.is_leaving() && !replaces(other);
+        let active: Vec<&PodHandle> = others.iter().filter(counts).collect();
+        let pods: Vec<&Pod> = active.iter().map(|other| &*other.pod).collect();
+        let admission::Room { victims, lacking } = admission::admit(&wanted.pod, &pods, &node)?;
+        let victims: Vec<PodUid> = victims.into_iter().map(|pod| pod.uid.clone()).collect();
+        for other in active.into_iter().filter(|other| victims.contains(&other.pod.uid)) {
+            self.deps.metrics.preemptions.inc([&lacking]);
+            other.evict(preemption_verdict(), None);
+        }
+        Ok(victims)
+    }
+
+    /// Ends the pods that the runtime has and nobody wants, as upstream with a second's grace. For
+    /// when all sources have told all of theirs (trap 1), and no other agent uses the runtime. With
+    /// `spare_files` those of manifest files stay: one that cannot be read may be that of a pod.
+    ///
+    /// # Errors
+    /// When the runtime does not answer; nothing was ended then.
+    pub async fn end_unwanted(&mut self, spare_files: bool) -> Result<(), String> {
+        let known = self.deps.runtime.pods().await.map_err(|error| error.detail())?;
+        let mut handles = self.pods().to_vec();
+        for known in known {
+            let managed = handles.iter().any(|handle| handle.pod.uid == known.uid && !handle.is_done());
+            if managed || self.foreign.contains_key(&known.uid) || (spare_files && known.from_file) {
+                continue;
+            }
+            let pod = predecessor::shell(known);
+            tracing::info!(pod = pod.full_name(), uid = %pod.uid, "nobody wants it: ending it");
+            self.deps.metrics.orphaned_runtime_pods.inc([]);
+            handles.push(self.end(pod, Some(ORPHANS_GRACE), "orphaned"));
+        }
+        self.pods.send_replace(handles.into());
+        Ok(())
+    }
+
+    /// Takes back what pods have left of which neither this agent nor the runtime knows; says whether
+    /// nothing of that is left. For when all sources have told all of theirs (trap 1). Pods may be
+    /// taken up meanwhile.
+    pub fn sweep(&self) -> impl Future<Output = bool> + Send + use<> {
+        let pods = self.pods();
+        let known = pods.iter().map(|handle| &handle.pod.uid).chain(self.foreign.keys());
+        let (known, deps): (Vec<PodUid>, _) = (known.cloned().collect(), self.deps.clone());
+        async move { sweep(&deps, &known).await }
+    }
+
+    /// Ends the pods of the manifest folder that an earlier agent started and whose files went while
+    /// none was there. For when the whole folder has been read: a file that cannot be read may be
+    /// that of a pod (trap 1).
+    ///
+    /// # Errors
+    /// When it cannot be known which these are; nothing was ended then.
+    pub async fn end_forgotten(&mut self) -> Result<(), String> {
+        let mut handles = self.pods().to_vec();
+        let here: Vec<&Pod> = handles.iter().map(|handle| &*handle.pod).collect();
+        for known in orphans::forgotten(&self.deps, &here).await? {
+            let pod = predecessor::shell(known);
+            tracing::info!(pod = pod.full_name(), uid = %pod.uid, "its manifest is gone: ending it");
+            handles.push(self.end(pod, None, "no longer wanted"));
+        }
+        self.pods.send_replace(handles.into());
+        Ok(())
+    }
+
+    /// All pods, in the order they were given; those that end are listed until they are gone.
+    #[must_use]
+    pub fn pods(&self) -> Arc<[PodHandle]> {
+        self.pods.borrow().clone()
+    }
+
+    /// The same, as it changes.
+    #[must_use]
+    pub fn watch_pods(&self) -> Pods {
+        self.pods.subscribe()
+    }
+
+    /// Ends every pod within `grace`, or its own grace period; asking again only shortens.
+    pub fn kill_all(&self, grace: Option<Duration>, reason: &str) {
+        self.pods().iter().for_each(|pod| pod.kill(grace, reason));
+    }
+
+    /// Waits until nothing of any pod runs or will run.
+    pub async fn until_over(&self) -> Vec<PodStatus> {
+        let pods = self.pods();
+        let mut statuses = Vec::with_capacity(pods.len());
+        for pod in pods.iter() {
+            statuses.push(pod.wait(PodStatus::is_over).await);
+        }
+        statuses
+    }
+
+    /// Forgets every pod and removes its logs; pods that are not over are ended first.
+    /// Returns what could not be removed, and why.
+    pub async fn clean_up(mut self) -> Vec<String> {
+        let pods = self.pods();
+        pods.iter().for_each(PodHandle::remove);
+        let mut failures = Vec::new();
+        for handle in pods.iter() {
+            let status = handle.wait(|status| status.life == Life::Gone).await;
+            if status.life != Life::Gone {
+                failures.push(format!("pod {}: {}", handle.pod.full_name(), status.message));
+                continue;
+            }
+            if let Err(error) = self.deps.logs.remove(&handle.pod).await {
+                failures.push(format!("pod {}: {}", handle.pod.full_name(), chain(&error)));
+            }
+        }
+        self.workers.shutdown().await;
+        failures
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a number of pods")]
+async fn sweep(deps: &Deps, known: &[PodUid]) -> bool {
+    let swept = match orphans::sweep_all(deps, known).await {
+        Ok(swept) => swept,
+        Err(error) => {
+            tracing::warn!(error, "orphans are kept");
+            return false;
+        }
+    };
+    deps.metrics.orphan_pod_cleaned_volumes.set([], swept.found as f64);
+    deps.metrics.orphan_pod_cleaned_volumes_errors.set([], swept.failures.len() as f64);
+    for problem in &swept.failures {
+        tracing::warn!(problem, "left from an earlier run");
+    }
+    swept.failures.is_empty()
+}
+
+/// A pod that is known is described anew, or was deleted. A description that asks for what this node
+/// does not do is passed over: the pod goes on as it was; so do its resources when only they are new.
+fn apply_update(handle: &mut PodHandle, wanted: PodUpdate) {
+    match &wanted.refused {
+        None => *handle = handle.update(resize::keep(&handle.pod, wanted.pod)),
+        Some(why) => handle.pass_over(wanted.pod.generation, why),
+    }
+    if let Some(grace) = wanted.ending {
+        handle.kill(Some(grace), "deleted");
+    }
+    // Somebody has said that it is over, such as the pod garbage collector.
+    if let Some(LastEnd { reason, message, .. }) = wanted.last.end
+        && handle.is_at_work()
+    {
+        handle.evict(PodFailure { reason, message, disrupted: None }, None);
+    }
+}
+
+/// In upstream's words.
+fn preemption_verdict() -> PodFailure {
+    PodFailure {
+        reason: "Preempting".to_owned(),
+        message: "Preempted in order to admit critical pod".to_owned(),
+        disrupted: Some("Pod was preempted by Kubelet to accommodate a critical pod.".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,71 @@
+//! One subscription to the runtime's events for all pods: wakes the worker of the pod that changed,
+//! and says whether the stream is alive. Owns the subscription; never looks at a pod (its worker
+//! does, and looks by itself when nothing arrives). Started by [`crate::pod_workers`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use gantry_metrics::Metrics;
+use gantry_model::failure::FailureKind;
+use tokio::sync::watch;
+
+use crate::pod::worker::PodHandle;
+use crate::runtime::{Changes, Runtime};
+
+/// After the stream broke.
+const RETRY: Duration = Duration::from_secs(1);
+/// A runtime without events may be replaced by one that has them.
+const RETRY_UNSUPPORTED: Duration = Duration::from_secs(60);
+
+/// All pods of an agent, as they come and go.
+pub(crate) type Pods = watch::Receiver<Arc<[PodHandle]>>;
+
+/// Watches for ever.
+pub(crate) async fn watch(
+    runtime: Arc<dyn Runtime>,
+    pods: Pods,
+    told: watch::Sender<bool>,
+    metrics: Arc<Metrics>,
+) {
+    loop {
+        let pause = match runtime.changes().await {
+            Ok(changes) => {
+                metrics.evented_pleg_connections.inc([]);
+                told.send_replace(true);
+                // Whatever happened before the stream began was not told.
+                poke(&pods, |_| true);
+                follow(changes, &pods).await;
+                told.send_replace(false);
+                poke(&pods, |_| true);
+                RETRY
+            }
+            Err(error) => {
+                metrics.evented_pleg_errors.inc([]);
+                tracing::debug!(%error, detail = error.detail(), "no events from the runtime: looking by itself");
+                let unsupported = error.failure().is_some_and(|f| f.kind == FailureKind::Unsupported);
+                if unsupported { RETRY_UNSUPPORTED } else { RETRY }
+            }
+        };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// Until the stream ends.
+async fn follow(mut changes: Changes, pods: &Pods) {
+    while let Some(change) = changes.next().await {
+        match change {
+            Ok(Some(uid)) => poke(pods, |handle| handle.pod.uid == uid),
+            Ok(None) => poke(pods, |_| true),
+            Err(error) => {
+                tracing::debug!(%error, detail = error.detail(), "the runtime's events end");
+                return;
+            }
+        }
+    }
+}
+
+fn poke(pods: &Pods, which: impl Fn(&PodHandle) -> bool) {
+    let pods = pods.borrow().clone();
+    pods.iter().filter(|handle| which(handle)).for_each(PodHandle::poke);
+}

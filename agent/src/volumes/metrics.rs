@@ -1,0 +1,99 @@
+//! The metrics of volumes: how many are desired and mounted, and how long mounts and unmounts took,
+//! `volume_manager_total_volumes` and `storage_operation_duration_seconds`. Owns the count; never touches
+//! a volume. Kept by [`super::host`].
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use gantry_metrics::Metrics;
+use gantry_model::pod::volume::{Volume, VolumeSource};
+use gantry_model::pod::{Pod, PodUid};
+
+use super::Count;
+use super::claim::VolumeBacking;
+
+/// By pod and volume: its plugin, and whether it is there.
+type MountedVolumes = BTreeMap<PodUid, BTreeMap<String, (String, bool)>>;
+
+/// See the module.
+#[derive(Debug, Clone, Default)]
+pub(super) struct VolumeMetrics {
+    metrics: Arc<Metrics>,
+    known: Arc<Mutex<MountedVolumes>>,
+}
+
+/// As upstream names it; none of a claim while it is not known where it leads.
+fn plugin(volume: &Volume, place: Option<&VolumeBacking>) -> Option<String> {
+    let name = match (&volume.source, place) {
+        (VolumeSource::EmptyDir { .. }, _) => "kubernetes.io/empty-dir",
+        (VolumeSource::HostPath { .. }, _)
+        | (VolumeSource::Claim { .. }, Some(VolumeBacking::HostPath { .. })) => "kubernetes.io/host-path",
+        (VolumeSource::Claim { .. }, Some(VolumeBacking::Local { .. })) => "kubernetes.io/local-volume",
+        (VolumeSource::Claim { .. }, None) => return None,
+        (VolumeSource::Image { .. }, _) => "kubernetes.io/image",
+        // Its folder's name.
+        (VolumeSource::Projected { plugin, .. }, _) => return Some(plugin.replace('~', "/")),
+    };
+    Some(name.to_owned())
+}
+
+/// Volumes that no container mounts are none, as upstream.
+fn is_used(pod: &Pod, volume: &Volume) -> bool {
+    pod.every_container().any(|container| container.mounts.iter().any(|mount| mount.volume == volume.name))
+}
+
+impl VolumeMetrics {
+    pub(super) fn new(metrics: Arc<Metrics>) -> Self {
+        Self { metrics, known: Arc::default() }
+    }
+
+    fn known(&self) -> MutexGuard<'_, MountedVolumes> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A volume is about to be made, or brought up to date.
+    pub(super) fn begins(&self, pod: &Pod, volume: &Volume, place: Option<&VolumeBacking>) {
+        let Some(plugin) = plugin(volume, place).filter(|_| is_used(pod, volume)) else { return };
+        let mut known = self.known();
+        let volumes = known.entry(pod.uid.clone()).or_default();
+        volumes.entry(volume.name.clone()).or_insert((plugin, false));
+    }
+
+    /// It is there, or could not be made.
+    pub(super) fn record_mount(&self, pod: &Pod, volume: &Volume, begun: Instant, worked: bool) {
+        let mut known = self.known();
+        let Some((plugin, there)) = known.get_mut(&pod.uid).and_then(|of| of.get_mut(&volume.name)) else {
+            return;
+        };
+        *there |= worked;
+        self.took(plugin, "volume_mount", begun.elapsed(), worked);
+    }
+
+    /// All of a pod's are gone, or could not be taken back.
+    pub(super) fn record_unmount(&self, uid: &PodUid, begun: Instant, worked: bool) {
+        let mut known = self.known();
+        for (plugin, _) in known.get(uid).iter().flat_map(|of| of.values()).filter(|(_, there)| *there) {
+            self.took(plugin, "volume_unmount", begun.elapsed(), worked);
+        }
+        if worked {
+            known.remove(uid);
+        }
+    }
+
+    fn took(&self, plugin: &str, operation: &str, time: Duration, worked: bool) {
+        let status = if worked { "success" } else { "fail-unknown" };
+        self.metrics.storage_operation_duration.took([plugin, operation, status, "false"], time);
+    }
+
+    /// By plugin.
+    pub(super) fn counts(&self) -> BTreeMap<String, Count> {
+        let mut counts: BTreeMap<String, Count> = BTreeMap::new();
+        for (plugin, there) in self.known().values().flat_map(BTreeMap::values) {
+            let count = counts.entry(plugin.clone()).or_default();
+            count.wanted += 1;
+            count.there += usize::from(*there);
+        }
+        counts
+    }
+}

@@ -1,0 +1,117 @@
+//! The tier disruption: what a node's pods live through while its kubelet is swapped, killed or rotates, and while the API
+//! server is away. A cluster for each spec, since each disturbs all of it. Minutes long, so CI leaves it out: run by
+//! `cargo xtask test --tier disruption`, one of them with `--filter NAME`.
+//!
+//! GANTRY_CLUSTER_KUBELET (`gantry`, or `upstream` to prove a spec) and GANTRY_CLUSTER_RUNTIME (`containerd` or `gantry`)
+//! say on what; GANTRY_SWAP_SECONDS, GANTRY_KILL_SECONDS, GANTRY_AWAY_SECONDS and GANTRY_ROTATE_SECONDS how long.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a test program")]
+
+mod away;
+mod fixture;
+mod kill;
+mod pods;
+mod requests;
+mod rotate;
+mod swap;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use gantry_tests::cluster::Join;
+
+use self::fixture::ClusterFixture;
+
+/// A spec and the node it begins with.
+struct Spec {
+    name: &'static str,
+    /// The upstream kubelet first, whichever is proven
+    upstream_first: bool,
+    join: fn() -> Result<Join>,
+    run: fn(&mut ClusterFixture) -> Result<()>,
+}
+
+const SPECS: [Spec; 5] = [
+    Spec {
+        name: "swap_of_kubelets_disturbs_no_pod",
+        upstream_first: true,
+        join: join_by_kubeconfig,
+        run: swap::run,
+    },
+    Spec {
+        name: "kill_of_the_kubelet_disturbs_no_container",
+        upstream_first: false,
+        join: join_by_kubeconfig,
+        run: kill::run,
+    },
+    Spec {
+        name: "away_api_server_stops_no_pod",
+        upstream_first: false,
+        join: join_by_kubeconfig,
+        run: away::run,
+    },
+    Spec {
+        name: "rotate_of_certificates_ends_no_session",
+        upstream_first: false,
+        join: join_by_request,
+        run: rotate::run,
+    },
+    Spec {
+        name: "requests_are_no_more_than_upstreams",
+        upstream_first: true,
+        join: join_by_kubeconfig,
+        run: requests::run,
+    },
+];
+
+fn join_by_kubeconfig() -> Result<Join> {
+    Ok(Join::Given)
+}
+
+fn join_by_request() -> Result<Join> {
+    Ok(Join::Asked(seconds("GANTRY_ROTATE_SECONDS", 180)?))
+}
+
+/// How long something lasts: by the variable, or as here.
+fn seconds(variable: &str, default: u64) -> Result<Duration> {
+    let given = std::env::var(variable).ok().map(|text| text.parse());
+    let seconds = given.transpose().with_context(|| format!("{variable} is a number of seconds"))?;
+    Ok(Duration::from_secs(seconds.unwrap_or(default)))
+}
+
+fn main() -> ExitCode {
+    let filter = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
+    let (mut passed, mut failed) = (0, 0);
+    for spec in SPECS.iter().filter(|spec| spec.name.contains(&filter)) {
+        let start = Instant::now();
+        println!("--- {}", spec.name);
+        let outcome = run(spec);
+        let seconds = start.elapsed().as_secs();
+        match outcome {
+            Ok(()) => {
+                passed += 1;
+                println!("test {} ... ok ({seconds} s)", spec.name);
+            }
+            Err(error) => {
+                failed += 1;
+                println!("test {} ... FAILED ({seconds} s)\n{error:#}", spec.name);
+            }
+        }
+    }
+    let word = if failed == 0 { "ok" } else { "FAILED" };
+    println!("\ntest result: {word}. {passed} passed; {failed} failed; 0 ignored");
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn run(spec: &Spec) -> Result<()> {
+    let mut fixture = ClusterFixture::make(spec.upstream_first, (spec.join)()?)?;
+    let outcome = (spec.run)(&mut fixture).and_then(|()| fixture.is_well());
+    if outcome.is_err() {
+        eprintln!("{}", fixture.describe());
+    }
+    match (outcome, fixture.end()) {
+        (outcome, Ok(())) => outcome,
+        (Ok(()), Err(error)) => Err(error.context("end the cluster")),
+        (Err(error), Err(end)) => bail!("{error:#}\nand the cluster did not end: {end:#}"),
+    }
+}
