@@ -85,13 +85,25 @@ fn properties(record: &SandboxRecord, scope: &Scope, pid: u32, unified: bool) ->
     let mut list = vec![
         Property::text("Description", &format!("gantry pod {name} {}", record.id)),
         Property::text("Slice", &scope.slice),
-        Property::flag("Delegate", true),
         Property { name: "PIDs", value: Value::Numbers(vec![pid]) },
         Property::number("TasksMax", u64::MAX),
         Property::number("TimeoutStopUSec", STOP_MICROSECONDS),
         Property::flag("DefaultDependencies", false),
     ];
     list.extend(accounting(unified));
+    list.extend(delegation(unified));
+    list
+}
+
+/// The scope's cgroups are ours. On v1 systemd's `Delegate` is without the devices (since version 254), and a controller that
+/// no unit in a slice has is taken from the slice: with it goes each of its cgroups that is empty just then, as a
+/// container's is from its making to its first process.
+fn delegation(unified: bool) -> Vec<Property> {
+    let mut list = vec![Property::flag("Delegate", true)];
+    if !unified {
+        let controllers = vec!["devices".to_owned()];
+        list.push(Property { name: "DelegateControllers", value: Value::Texts(controllers) });
+    }
     list
 }
 
@@ -137,6 +149,14 @@ pub(super) fn leave_slice(node: &Node) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn on_v1_the_devices_are_delegated_by_name() {
+        let names = |unified| delegation(unified).iter().map(|property| property.name).collect::<Vec<_>>();
+        assert_eq!(names(true), ["Delegate"]);
+        assert_eq!(names(false), ["Delegate", "DelegateControllers"]);
+        assert_eq!(delegation(false)[1].value, Value::Texts(vec!["devices".to_owned()]));
+    }
 
     #[test]
     fn what_a_client_names_its_pod_is_one_line_of_a_unit() {
