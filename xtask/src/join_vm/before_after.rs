@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, ensure};
 
 use super::machine::Machine;
 
@@ -18,6 +18,9 @@ const LOOKS: [(&str, &str, Compare); 8] = [
     ("mount", "grep -v ' /run/user/' /proc/mounts | cut -d ' ' -f 2", Compare::Added),
     ("runtime file", "find /run -mindepth 1 -maxdepth 1", Compare::Added),
 ];
+
+/// Begins the line that names a kind: no file is called so.
+const HEAD: &str = "=== look: ";
 
 /// Which differences count: services of the distribution come and go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,16 +74,28 @@ const STAY: [(&str, &str, &str); 9] = [
 pub(super) struct Seen(BTreeMap<&'static str, BTreeSet<String>>);
 
 impl Seen {
-    /// Looks around.
+    /// Looks around, by one connection: the machine is slow at making one.
     ///
     /// # Errors
     /// When a look fails.
     pub(super) fn now(machine: &Machine<'_>) -> Result<Self> {
-        let mut seen = Self::default();
-        for (kind, script, _) in LOOKS {
-            let listed = machine.run(script)?;
-            seen.0.insert(kind, if kind == "rules" { tables(&listed) } else { lines(&listed) });
+        let mut script = String::new();
+        for (kind, look, _) in LOOKS {
+            script.push_str(&format!("echo '{HEAD}{kind}'\n{look}\n"));
         }
+        Self::parse(&machine.run(&script)?)
+    }
+
+    /// Of the parts, each behind its kind's line.
+    fn parse(printed: &str) -> Result<Self> {
+        let mut seen = Self::default();
+        for part in printed.split(HEAD).skip(1) {
+            let (head, listed) = part.split_once('\n').unwrap_or((part, ""));
+            let kind = LOOKS.iter().map(|(kind, ..)| *kind).find(|kind| *kind == head);
+            let kind = kind.with_context(|| format!("no look is called {head}"))?;
+            seen.0.insert(kind, if kind == "rules" { tables(listed) } else { lines(listed) });
+        }
+        ensure!(seen.0.len() == LOOKS.len(), "the machine told of {} of {} kinds", seen.0.len(), LOOKS.len());
         Ok(seen)
     }
 
@@ -148,6 +163,19 @@ mod tests {
         ]);
         assert_eq!(before.compare(&later), ["+ file f /etc/b", "- file f /etc/a", "+ rules table ip nat"]);
         assert!(before.compare(&before).is_empty());
+    }
+
+    #[test]
+    fn each_look_is_parted_from_the_next_and_a_missing_one_is_an_error() {
+        let mut printed = String::new();
+        for (kind, ..) in LOOKS {
+            printed.push_str(&format!("{HEAD}{kind}\none of {kind}\n"));
+        }
+        let seen = Seen::parse(&printed).unwrap();
+        assert_eq!(seen.0["file"], BTreeSet::from(["one of file".to_owned()]));
+        assert_eq!(seen.0["runtime file"], BTreeSet::from(["one of runtime file".to_owned()]));
+        let cut = printed.split("runtime file").next().unwrap();
+        assert!(Seen::parse(cut).is_err());
     }
 
     #[test]
