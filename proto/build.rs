@@ -9,9 +9,22 @@ fn main() -> Result<(), Box<dyn Error>> {
     grpc()
 }
 
+/// Each with its services.
+#[cfg(feature = "grpc")]
+const FILES: [&str; 8] = [
+    "proto/cri.proto",
+    "proto/runtime_ext.proto",
+    "proto/operator.proto",
+    "proto/health.proto",
+    "proto/deviceplugin.proto",
+    "proto/pluginregistration.proto",
+    "proto/podresources.proto",
+    "proto/podresources_v1alpha1.proto",
+];
+
 #[cfg(feature = "grpc")]
 fn grpc() -> Result<(), Box<dyn Error>> {
-    for file in ["proto/cri.proto", "proto/runtime_ext.proto", "proto/operator.proto", "proto/health.proto"] {
+    for file in FILES {
         let descriptors = protox::compile([file], ["proto"])?;
         let mut config = prost_build::Config::new();
         config.enable_type_names();

@@ -18,7 +18,7 @@ use gantry_model::pod::{Origin, Pod};
 
 use crate::ports;
 pub(crate) use fit::Shortage;
-pub(crate) use fit::is_extended;
+pub(crate) use fit::{is_extended, is_extended_resource};
 pub(crate) use labels::any_fits;
 pub(crate) use pressure::under;
 pub(crate) use sysctls::Allowed;

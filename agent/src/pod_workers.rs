@@ -376,6 +376,7 @@ async fn sweep(deps: &Deps, known: &[PodUid]) -> bool {
             return false;
         }
     };
+    deps.devices.retain(&known.iter().collect()).await;
     deps.metrics.orphan_pod_cleaned_volumes.set([], swept.found as f64);
     deps.metrics.orphan_pod_cleaned_volumes_errors.set([], swept.failures.len() as f64);
     for problem in &swept.failures {

@@ -39,6 +39,7 @@ use kube::Client;
 use tokio::sync::watch;
 
 use crate::config::eviction::Threshold;
+use crate::devices::Amount;
 use crate::events::sink::Recorder;
 use crate::runtime::about::About;
 use crate::volumes::Volumes;
@@ -125,6 +126,8 @@ pub(crate) struct World {
     pub troubles: watch::Receiver<Vec<String>>,
     /// What the node is short of.
     pub pressures: watch::Receiver<Pressures>,
+    /// What plugins offer, by resource.
+    pub devices: watch::Receiver<BTreeMap<String, Amount>>,
     /// Counts how long the start of a new node takes.
     pub metrics: Arc<Metrics>,
 }

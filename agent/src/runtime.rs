@@ -21,6 +21,7 @@ use gantry_model::mount::Mount;
 use gantry_model::pod::env::EnvValue;
 use gantry_model::pod::{Container, Pod, PodUid};
 
+use crate::devices::DeviceOptions;
 use crate::runtime_ext::pulls::progress::Progress;
 use crate::timeline::Span;
 
@@ -164,6 +165,8 @@ pub struct Setup {
     pub env: Vec<(String, Vec<u8>)>,
     /// In order.
     pub mounts: Vec<Mount>,
+    /// Of plugins: their device files, CDI names and annotations.
+    pub devices: DeviceOptions,
 }
 
 impl Setup {
@@ -179,6 +182,7 @@ impl Setup {
             args: container.args.clone(),
             env: env.collect(),
             mounts: Vec::new(),
+            devices: DeviceOptions::default(),
         }
     }
 }

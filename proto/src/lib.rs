@@ -75,3 +75,59 @@ pub mod operator {
 pub mod health {
     tonic::include_proto!("grpc.health.v1");
 }
+
+/// The device plugin API, `v1beta1` (k8s.io/kubelet v0.36.3).
+#[cfg(feature = "grpc")]
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    clippy::restriction,
+    unreachable_pub,
+    reason = "generated code"
+)]
+pub mod deviceplugin {
+    tonic::include_proto!("v1beta1");
+}
+
+/// How plugins make themselves known, `pluginregistration` (k8s.io/kubelet v0.36.3).
+#[cfg(feature = "grpc")]
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    clippy::restriction,
+    unreachable_pub,
+    reason = "generated code"
+)]
+pub mod pluginregistration {
+    tonic::include_proto!("pluginregistration");
+}
+
+/// What pods have of a node, `v1` (k8s.io/kubelet v0.36.3).
+#[cfg(feature = "grpc")]
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    clippy::restriction,
+    unreachable_pub,
+    reason = "generated code"
+)]
+pub mod podresources {
+    tonic::include_proto!("v1");
+}
+
+/// The same as older clients ask, `v1alpha1` (k8s.io/kubelet v0.36.3).
+#[cfg(feature = "grpc")]
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    clippy::restriction,
+    unreachable_pub,
+    reason = "generated code"
+)]
+pub mod podresources_v1alpha1 {
+    tonic::include_proto!("v1alpha1");
+}

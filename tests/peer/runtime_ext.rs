@@ -190,6 +190,7 @@ async fn deps(folder: &Path, tag: &str, channel: tonic::transport::Channel) -> R
         cgroups: Arc::new(Tree::new(&format!("/{tag}"), node.cpu, Driver::Cgroupfs)?),
         api,
         probe_io: Arc::new(NetProbe::new()?),
+        devices: Default::default(),
         checkpoints: Arc::new(CheckpointDir::new(folder.join("checkpoints"), root.claims())),
         users: Arc::new(users.map_err(anyhow::Error::msg)?),
         sweeps: Arc::default(),

@@ -119,6 +119,8 @@ Metrics {
     credential_plugin_config: Gauge<1> = "kubelet_credential_provider_config_info", ["hash"], "[ALPHA] Sum of the configuration of credential plugins; always 1.";
     credential_plugin_duration: Histogram<1> = "kubelet_credential_provider_plugin_duration", (["plugin_name"], usual()), "[ALPHA] Seconds that a credential plugin took.";
     credential_plugin_errors: Counter<1> = "kubelet_credential_provider_plugin_errors_total", ["plugin_name"], "[ALPHA] Credential plugins that failed.";
+    device_plugin_alloc_duration: Histogram<1> = "kubelet_device_plugin_alloc_duration_seconds", (["resource_name"], usual()), "[ALPHA] Seconds that a device plugin took to serve an allocation.";
+    device_plugin_registrations: Counter<1> = "kubelet_device_plugin_registration_total", ["resource_name"], "[ALPHA] Registrations of device plugins, by resource.";
     evented_pleg_errors: Counter = "kubelet_evented_pleg_connection_error_count", [], "[ALPHA] Failed attempts to listen to the runtime's events.";
     evented_pleg_connections: Counter = "kubelet_evented_pleg_connection_success_count", [], "[ALPHA] Times the runtime's events were listened to.";
     evictions: Counter<1> = "kubelet_evictions", ["eviction_signal"], "[ALPHA] Pods that were ended for pressure, by signal.";
@@ -155,6 +157,11 @@ Metrics {
     pleg_pod_relist_duration: Histogram = "kubelet_pleg_pod_relist_duration_seconds", ([], usual()), "[ALPHA] Seconds to look at one pod of the runtime.";
     pleg_relist_duration: Histogram = "kubelet_pleg_relist_duration_seconds", ([], usual()), "[ALPHA] Seconds to look at all pods of the runtime.";
     pleg_relist_interval: Histogram = "kubelet_pleg_relist_interval_seconds", ([], usual()), "[ALPHA] Seconds between two such looks.";
+    pod_resources_errors_get: Counter<1> = "kubelet_pod_resources_endpoint_errors_get", ["server_api_version"], "[ALPHA] Requests of pod resources for one pod that failed.";
+    pod_resources_requests_get: Counter<1> = "kubelet_pod_resources_endpoint_requests_get", ["server_api_version"], "[ALPHA] Requests of pod resources for one pod.";
+    pod_resources_requests_get_allocatable: Counter<1> = "kubelet_pod_resources_endpoint_requests_get_allocatable", ["server_api_version"], "[ALPHA] Requests of pod resources for all that the node has.";
+    pod_resources_requests_list: Counter<1> = "kubelet_pod_resources_endpoint_requests_list", ["server_api_version"], "[ALPHA] Requests of pod resources for all pods.";
+    pod_resources_requests: Counter<1> = "kubelet_pod_resources_endpoint_requests_total", ["server_api_version"], "[ALPHA] Requests of pod resources.";
     pod_start_duration: Histogram = "kubelet_pod_start_duration_seconds", ([], of_a_start()), "[ALPHA] Seconds from the first sight of a pod to its running.";
     pod_start_sli_duration: Histogram = "kubelet_pod_start_sli_duration_seconds", ([], of_a_start()), "[ALPHA] Seconds from creation to running, without pulls and init containers.";
     pod_start_total_duration: Histogram = "kubelet_pod_start_total_duration_seconds", ([], of_a_start()), "[ALPHA] Seconds from creation to running, all told.";

@@ -23,6 +23,22 @@ fn is_dns_word(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
 
+/// The name of a label or resource: at most 63 of [A-Za-z0-9-_.], alphanumeric at both ends, with a DNS subdomain and a
+/// slash before it or without.
+#[must_use]
+pub fn is_qualified_name(name: &str) -> bool {
+    let (prefix, name) = match name.split_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, name),
+    };
+    let edge = |b: Option<u8>| b.is_some_and(|b| b.is_ascii_alphanumeric());
+    prefix.is_none_or(is_dns_subdomain)
+        && name.len() <= 63
+        && edge(name.bytes().next())
+        && edge(name.bytes().last())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+}
+
 /// A UID becomes part of a folder's name, so it may hold nothing that steers a path.
 #[must_use]
 pub fn is_uid(uid: &str) -> bool {
@@ -195,6 +211,17 @@ pub fn without_tag(image: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_qualified_name_has_one_domain_at_most() {
+        for name in ["cpu", "vendor.com/gpu", "requests.a.b/c_D.e-1"] {
+            assert!(is_qualified_name(name), "{name}");
+        }
+        for name in ["", "/a", "a/", "a/b/c", "A.com/b", "a/-b", "a/b.", "a b"] {
+            assert!(!is_qualified_name(name), "{name}");
+        }
+        assert!(is_qualified_name(&"a".repeat(63)) && !is_qualified_name(&"a".repeat(64)));
+    }
 
     #[test]
     fn names_follow_rfc_1123() {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use gantry_model::names::is_qualified_name;
 use gantry_model::pod::Pod;
 use gantry_model::pod::qos::{Qos, qos};
 use gantry_model::requests::requests;
@@ -71,6 +72,11 @@ pub(super) fn shortages(pod: &Pod, others: &[&Pod], node: &Node) -> Vec<Shortage
 /// By IsExtendedResourceName: a domain that is not Kubernetes' own.
 pub(crate) fn is_extended(name: &str) -> bool {
     name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")
+}
+
+/// The whole of it: a name, too, that a quota could have.
+pub(crate) fn is_extended_resource(name: &str) -> bool {
+    is_extended(name) && is_qualified_name(&format!("requests.{name}"))
 }
 
 /// Whom to end so that `pod` fits: as few of value as possible. By getPodsToPreempt: guaranteed pods

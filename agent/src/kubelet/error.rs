@@ -50,6 +50,24 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    #[error("let device plugins register in {}", root.display())]
+    DevicePlugins {
+        root: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("let plugins register in {}", root.display())]
+    Plugins {
+        root: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("serve pod resources in {}", root.display())]
+    PodResources {
+        root: PathBuf,
+        #[source]
+        source: io::Error,
+    },
     #[error(transparent)]
     Root(#[from] root::Error),
     #[error("offer the operator API")]

@@ -18,6 +18,7 @@ use gantry_model::version;
 
 use crate::config::gates::Gates;
 use crate::config::{self, KubeletConfiguration, KubeletFlags};
+use crate::devices::DeviceManager;
 use crate::drain::DrainWatcher;
 use crate::events::sink::{self, Recorder};
 use crate::events::{Kind, NodeNote};
@@ -27,6 +28,7 @@ use crate::gc::{links as dead_links, logs};
 use crate::healthz::Checks;
 use crate::logs::links;
 use crate::manifest::api;
+use crate::plugins::devices::DevicePlugins;
 use crate::pod::run::Deps;
 use crate::pod::worker::PodHandle;
 use crate::pod_source::{self, ApiPods};
@@ -45,7 +47,7 @@ use crate::server::stats::Stats;
 use crate::server::{self, Server, Verbosity};
 use crate::status::mirror::{self, Mirrors};
 use crate::status::{self, convert, start_sli};
-use crate::{dns, node, oom_watcher, pod_manager, static_pods};
+use crate::{dns, node, oom_watcher, plugins, pod_manager, podresources, static_pods};
 use k8s_openapi::api::core::v1::Node;
 use rustls::server::ResolvesServerCert;
 use tokio::net::TcpListener;
@@ -91,6 +93,7 @@ impl Parts<'_> {
         let pulse = health::follow(Arc::new(self.runtime.clone()));
         self.deps.network = health::network(pulse.clone());
         self.deps.recorder = Some(recorder.clone());
+        self.serve_devices()?;
         let mut agent = PodWorkers::start(Vec::new(), self.deps.clone());
         let pods = agent.watch_pods();
         let client = self.clients.as_ref().map(|clients| clients.pods.clone());
@@ -115,6 +118,7 @@ impl Parts<'_> {
             let (node, seen, pods) = (node.clone(), shown.clone(), pods.clone());
             self.follow_api(Mirrors { client, node, seen, pods, statics });
         }
+        self.serve_pod_resources(pods.clone())?;
         let sources = pod_manager::PodSources { seen, node, found: self.folder().await };
         let (beat, pulse) = watch::channel(tokio::time::Instant::now());
         tokio::spawn(pod_manager::run(agent, sources, statics_in, beat));
@@ -135,6 +139,26 @@ impl Parts<'_> {
             pressures: pressures_in,
         })?;
         Ok(Running { pods, server })
+    }
+
+    /// Lets device plugins register, by either way.
+    fn serve_devices(&mut self) -> Result<(), Error> {
+        let root = PathBuf::from(&self.flags.root_dir);
+        let (clock, metrics) = (self.deps.clock.clone(), self.deps.metrics.clone());
+        let manager = DeviceManager::open(&root, clock, metrics);
+        manager.serve().map_err(|source| Error::DevicePlugins { root: root.clone(), source })?;
+        self.deps.devices = manager.clone();
+        let device_plugins: Arc<dyn plugins::Handler> = Arc::new(DevicePlugins(manager));
+        plugins::follow(&root, [(plugins::devices::TYPE, device_plugins)].into())
+            .map_err(|source| Error::Plugins { root, source })
+    }
+
+    /// Tells monitoring agents which pod has what.
+    fn serve_pod_resources(&self, pods: watch::Receiver<Arc<[PodHandle]>>) -> Result<(), Error> {
+        let root = PathBuf::from(&self.flags.root_dir);
+        let Deps { devices, metrics, clock, .. } = self.deps.clone();
+        podresources::serve(&root, podresources::Sources { pods, devices, metrics, clock })
+            .map_err(|source| Error::PodResources { root, source })
     }
 
     /// What only a kubelet with an API server does for its pods.
@@ -181,6 +205,7 @@ impl Parts<'_> {
             volumes: self.deps.volumes.clone(),
             recorder,
             clock: self.deps.clock.clone(),
+            devices: self.deps.devices.amounts(),
             troubles: stall::follow(self.deps.runtime.clone(), self.deps.metrics.clone()),
             pressures,
             metrics: self.deps.metrics.clone(),

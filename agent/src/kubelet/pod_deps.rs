@@ -17,6 +17,7 @@ use super::error::Error;
 use crate::api::Api;
 use crate::cgroups::tree::Tree;
 use crate::checkpoint::CheckpointDir;
+use crate::devices::DeviceManager;
 use crate::images::Images;
 use crate::logs::dir::LogDir;
 use crate::node::{self, Allocatable, HostIps, NodeInfo};
@@ -111,6 +112,7 @@ impl Setup<'_> {
             cgroups: Arc::new(Tree::new(&self.cgroup_root, cpu, driver)?.with_rules(self.tuning.rules)),
             api,
             probe_io: Arc::new(NetProbe::new()?),
+            devices: DeviceManager::default(),
             checkpoints: Arc::new(self.checkpoints()),
             logs: Arc::new(LogDir::new(self.pod_logs_dir)),
             clock: Arc::new(SystemClock::new()),

@@ -2,17 +2,20 @@
 //! expanded. Owns the order of the steps; never calls the runtime. Called by [`super::run`] right
 //! before a container is created.
 //!
-//! who: [`user`] · with what: [`environment`] · on what: [`crate::volumes`]
+//! devices: [`crate::devices`] · who: [`user`] · with what: [`environment`] · on what: [`crate::volumes`]
 
 mod env_file;
 mod environment;
 mod services;
 mod user;
 
+use gantry_model::mount::Mount;
+use gantry_model::pod::volume::Propagation;
 use gantry_model::pod::{Container, Pod};
 
 use super::run::Deps;
 use super::worker_state::WaitReason;
+use crate::devices::DeviceOptions;
 use crate::runtime::{Image, Setup};
 use crate::volumes::{MountsOf, PodFacts};
 use environment::{EnvOf, environment, expand_all, texts};
@@ -44,6 +47,7 @@ pub(super) async fn configure(of: ContainerRequest<'_>) -> Result<Setup, WaitRea
         image: String::new(),
     };
     let ContainerRequest { deps, pod, container, attempt, image, facts, images } = of;
+    let devices = deps.devices.options(pod, container).await.map_err(trouble)?;
     let env = environment(
         deps.api.as_ref(),
         EnvOf { pod, container, facts, node: &deps.node, volumes: deps.volumes.as_ref() },
@@ -53,10 +57,35 @@ pub(super) async fn configure(of: ContainerRequest<'_>) -> Result<Setup, WaitRea
     let texts = texts(&env);
     let mounts = deps.volumes.mounts(MountsOf { pod, container, attempt, env: &texts, facts, images });
     let mounts = mounts.await.map_err(|error| trouble(error.message))?;
+    let (command, args) = (expand_all(&container.command, &env), expand_all(&container.args, &env));
     Ok(Setup {
-        command: expand_all(&container.command, &env).map_err(trouble)?,
-        args: expand_all(&container.args, &env).map_err(trouble)?,
-        env,
-        mounts,
+        command: command.map_err(trouble)?,
+        args: args.map_err(trouble)?,
+        env: with_variables(&devices, env),
+        // The container's own come after them, as upstream.
+        mounts: devices.mounts.iter().map(device_mount).chain(mounts).collect(),
+        devices,
     })
+}
+
+/// The variables of devices, but for those that the container sets itself.
+fn with_variables(devices: &DeviceOptions, own: Vec<(String, Vec<u8>)>) -> Vec<(String, Vec<u8>)> {
+    let free = |(name, _): &&(String, String)| own.iter().all(|(set, _)| set != name);
+    let of_devices = devices.env.iter().filter(free);
+    let mut env: Vec<(String, Vec<u8>)> =
+        of_devices.map(|(name, value)| (name.clone(), value.clone().into_bytes())).collect();
+    env.extend(own);
+    env
+}
+
+fn device_mount((container_path, host_path, read_only): &(String, String, bool)) -> Mount {
+    Mount {
+        host_path: host_path.into(),
+        image: None,
+        container_path: container_path.clone(),
+        read_only: *read_only,
+        recursive_read_only: false,
+        propagation: Propagation::None,
+        relabel: false,
+    }
 }

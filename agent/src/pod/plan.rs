@@ -2,7 +2,7 @@
 //! clock, no I/O. Owns the order of a start; the end is [`super::teardown`]'s. Called by the worker
 //! after each observation.
 //!
-//! cgroup → volumes → sandbox (images side by side) → init containers one by one, sidecars among
+//! devices → cgroup → volumes → sandbox (images side by side) → init containers one by one, sidecars among
 //! them staying → all others at once ([`init`], [`containers`], [`sandbox`]); probes, hooks and last
 //! words beside that ([`probes`], [`stop`], [`termination_message`]).
 
@@ -25,6 +25,7 @@ use gantry_model::pod::{Container, Pod, Role};
 
 use super::worker_state::{PodResources, WorkerState};
 use super::{Life, Orders, teardown};
+use crate::devices;
 use crate::runtime::{Instance, InstanceState, Observed, Sandbox};
 
 /// What to do, and when to look again at the latest.
@@ -155,6 +156,9 @@ fn has_run(facts: PlanInputs<'_>, container: &Container) -> bool {
 /// Each step as soon as the one it needs is done; what needs nothing of another goes beside it.
 fn bring_up(facts: PlanInputs<'_>, draft: &mut Draft) {
     let parent = prepare(facts, draft);
+    if awaits_devices(facts) {
+        return;
+    }
     let current = sandbox::current(facts);
     let leftovers = sandbox::stop_leftovers(facts, draft, current);
     if let (None, false, Some(parent)) = (current, leftovers, parent) {
@@ -190,10 +194,19 @@ fn place(sandbox: &Sandbox, parent: &str) -> SandboxRef {
     }
 }
 
-/// Cgroup, then volumes; the cgroup's name once both are there.
+/// Nothing is done for a pod that may be refused yet.
+fn awaits_devices(facts: PlanInputs<'_>) -> bool {
+    facts.history.resources == PodResources::Unknown && devices::asks(facts.pod)
+}
+
+/// Devices, cgroup, then volumes; the cgroup's name once all are there.
 fn prepare<'a>(facts: PlanInputs<'a>, draft: &mut Draft) -> Option<&'a str> {
     match &facts.history.resources {
-        PodResources::Unknown => draft.act(facts, Action::SetUpCgroup),
+        PodResources::Unknown if awaits_devices(facts) => {
+            let runs = sandbox::current(facts).is_some();
+            draft.act(facts, Action::AllocateDevices { runs });
+        }
+        PodResources::Unknown | PodResources::Devices => draft.act(facts, Action::SetUpCgroup),
         PodResources::Cgroup { .. } => draft.act(facts, Action::SetUpVolumes),
         PodResources::Ready { parent } => {
             if facts.history.stale {

@@ -24,6 +24,7 @@ use super::worker_state::{Output, WaitReason};
 use crate::api::Api;
 use crate::cgroups::Cgroups;
 use crate::checkpoint::Checkpoints;
+use crate::devices::DeviceManager;
 use crate::events::sink::Recorder;
 use crate::events::{Kind, Note};
 use crate::images::Images;
@@ -50,6 +51,8 @@ pub struct Deps {
     pub api: Arc<dyn Api>,
     /// Folders and mounts.
     pub volumes: Arc<dyn Volumes>,
+    /// Of plugins.
+    pub devices: DeviceManager,
     /// The tree of pods.
     pub cgroups: Arc<dyn Cgroups>,
     /// Reaches containers from outside.
@@ -183,6 +186,7 @@ pub(super) fn open_stage(pod: &Pod, action: &Action, start: i64) -> Option<Span>
 /// The stages people ask about; cleaning up is not one.
 fn stage_of(action: &Action) -> Option<(&'static str, &str)> {
     match action {
+        Action::AllocateDevices { .. } => Some(("devices", "")),
         Action::SetUpCgroup => Some(("cgroup", "")),
         Action::SetUpVolumes => Some(("volumes", "")),
         Action::EnsureImage { container, .. } => Some(("image", container)),
@@ -234,6 +238,7 @@ pub(super) async fn add_runtime_spans(
 
 async fn effect(task: Task<'_>, action: &Action, made: &mut String) -> Result<Output, WaitReason> {
     match action {
+        Action::AllocateDevices { runs } => pod_resources::devices(task, *runs).await,
         Action::SetUpCgroup => pod_resources::cgroup(task).await,
         Action::SetUpVolumes | Action::RefreshVolumes => pod_resources::volumes(task).await,
         Action::TearDownVolumes => pod_resources::no_volumes(task).await,

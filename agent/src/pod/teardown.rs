@@ -26,7 +26,10 @@ pub(super) fn plan(facts: PlanInputs<'_>, draft: &mut Draft) -> Life {
         return stopping(StopStep::Sandbox);
     }
     match facts.history.resources {
-        PodResources::Unknown | PodResources::Cgroup { .. } | PodResources::Ready { .. } => {
+        PodResources::Unknown
+        | PodResources::Devices
+        | PodResources::Cgroup { .. }
+        | PodResources::Ready { .. } => {
             draft.act(facts, Action::TearDownVolumes);
             return stopping(StopStep::Volumes);
         }

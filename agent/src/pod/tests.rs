@@ -12,6 +12,7 @@ use super::run::Deps;
 use crate::api::fake::FakeApi;
 use crate::cgroups::fake::FakeCgroups;
 use crate::checkpoint::fake::Memory;
+use crate::devices::DeviceManager;
 use crate::images::Images;
 use crate::logs::PodLogs;
 use crate::node::NodeInfo;
@@ -43,6 +44,7 @@ pub(crate) fn deps(runtime: &FakeRuntime, logs: Arc<dyn PodLogs>, clock: Arc<dyn
         volumes: Arc::new(FakeVolumes::default()),
         cgroups: Arc::new(FakeCgroups::default()),
         probe_io: Arc::new(FakeProbe::default()),
+        devices: DeviceManager::default(),
         checkpoints: Arc::new(Memory::default()),
         node: Arc::new(node_info()),
         network: watch::channel(None).1,

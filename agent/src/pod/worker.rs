@@ -336,6 +336,7 @@ impl Worker {
         });
         if matches!(life, Life::Stopped | Life::Gone) {
             self.deps.api.forget(&self.pod.uid);
+            self.deps.devices.forget(&self.pod.uid).await;
         }
         if life == Life::Gone {
             // Before it is told: a new pod of this UID counts attempts by the logs it finds.

@@ -52,14 +52,16 @@ impl WaitReason {
 /// The resources of a pod outside its sandbox: cgroup and volumes.
 ///
 /// ```text
-/// Unknown ──cgroup──▶ Cgroup ──volumes──▶ Ready ──end──▶ NoVolumes ──▶ Gone
-///    └───────────────────┴──────────── end ─────────────────▲
+/// Unknown ──devices──▶ Devices ──cgroup──▶ Cgroup ──volumes──▶ Ready ──end──▶ NoVolumes ──▶ Gone
+///    └───────────────────┴───────────────────┴──────────── end ─────────────────▲
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum PodResources {
     /// Nothing, or what an earlier agent made.
     #[default]
     Unknown,
+    /// It has the devices of plugins that it asks for.
+    Devices,
     /// Its cgroup is there.
     Cgroup {
         /// As the runtime is told it.

@@ -16,6 +16,7 @@ use super::devices::{self, Devices};
 use super::machine::MachineInfo;
 use super::{Settings, amount};
 use crate::config::eviction::Threshold;
+use crate::devices::Amount;
 use crate::node::Allocatable;
 use crate::runtime::about::{Health, StoredImage, Version};
 
@@ -48,6 +49,8 @@ const MOST_NAMES: usize = 5;
 pub(super) struct NodeInputs<'a> {
     pub(super) settings: &'a Settings,
     pub(super) machine: &'a MachineInfo,
+    /// What plugins offer, by resource.
+    pub(super) devices: &'a BTreeMap<String, Amount>,
     pub(super) version: Option<&'a Version>,
     pub(super) health: Option<&'a Health>,
     /// None when the runtime did not say.
@@ -218,7 +221,7 @@ fn system(info: &mut NodeSystemInfo, facts: &NodeInputs<'_>) {
 
 /// What the machine has, and what of it pods may have. Resources of others stay.
 fn resources(status: &mut NodeStatus, facts: &NodeInputs<'_>) {
-    let NodeInputs { settings, machine, .. } = facts;
+    let NodeInputs { settings, machine, devices, .. } = facts;
     let capacity = status.capacity.get_or_insert_default();
     let allocatable = status.allocatable.get_or_insert_default();
     let pods = match settings.pods_per_core {
@@ -241,6 +244,9 @@ fn resources(status: &mut NodeStatus, facts: &NodeInputs<'_>) {
         let name = format!("hugepages-{}", amount::bytes(size.saturating_mul(1024)).0);
         let free = bytes - settings.reserved_of(&name, 1);
         set(&name, *bytes, free, amount::bytes);
+    }
+    for (name, Amount { capacity: all, allocatable: free }) in *devices {
+        set(name, *all, *free, amount::count);
     }
     // What others have told of is whole unless they said otherwise.
     allocatable.retain(|name, _| capacity.contains_key(name) || !name.contains('/'));

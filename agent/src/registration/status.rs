@@ -114,7 +114,7 @@ impl Reporter {
     async fn rest(&mut self, told: bool) {
         let every = self.settings.status_every;
         let deadline = Instant::now() + every + every.mul_f64(0.04 * random::fraction());
-        let mut pressures = self.world.pressures.clone();
+        let (mut pressures, mut devices) = (self.world.pressures.clone(), self.world.devices.clone());
         loop {
             let at_first = told && !self.was_ready && self.born.elapsed() < GRACE;
             let well = self.troubles().is_empty();
@@ -129,6 +129,7 @@ impl Reporter {
                 () = tokio::time::sleep_until(deadline) => return,
                 // The scheduler is to know at once.
                 Ok(()) = pressures.changed() => return,
+                Ok(()) = devices.changed() => return,
                 Ok(()) = pulse.changed(), if at_first => {}
                 Ok(()) = troubles.changed(), if at_first => {}
             }
@@ -286,9 +287,11 @@ impl Reporter {
         let addresses = self.addresses().await;
         let foreign_mounts = self.foreign_mounts(base).await;
         let pulse = self.world.pulse.borrow().clone();
+        let devices = self.world.devices.borrow_and_update().clone();
         let facts = NodeInputs {
             settings: &self.settings,
             machine: &self.world.machine,
+            devices: &devices,
             version: pulse.version.as_ref(),
             health: pulse.health.as_ref(),
             images: self.images.as_deref(),

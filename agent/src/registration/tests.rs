@@ -218,6 +218,7 @@ fn begin(server: &FakeApiServer, settings: Settings, info: MachineInfo, health: 
         clock,
         troubles: troubles_seen,
         pressures: pressures_seen,
+        devices: watch::channel(BTreeMap::new()).1,
         metrics: metrics.clone(),
     };
     let node = start(settings, world);

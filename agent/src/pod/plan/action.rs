@@ -12,6 +12,10 @@ use crate::runtime::Image;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each variant is one effect, each field an argument of it")]
 pub enum Action {
+    /// `runs`: it has a sandbox that serves, so it was given them before.
+    AllocateDevices {
+        runs: bool,
+    },
     SetUpCgroup,
     SetUpVolumes,
     /// Objects or the pod's own fields have changed: what is in the volumes follows.
@@ -107,6 +111,7 @@ pub struct SandboxRef {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "named as the actions")]
 pub enum Op {
+    Devices,
     Cgroup,
     Volumes,
     Refresh,
@@ -137,7 +142,8 @@ impl Op {
             | Self::RemoveContainer(_)
             | Self::StopSandbox(_)
             | Self::RemoveSandbox(_) => true,
-            Self::Cgroup
+            Self::Devices
+            | Self::Cgroup
             | Self::Volumes
             | Self::Refresh
             | Self::Image(_)
@@ -157,6 +163,7 @@ impl Action {
     #[must_use]
     pub fn op(&self) -> Op {
         match self {
+            Self::AllocateDevices { .. } => Op::Devices,
             Self::SetUpCgroup => Op::Cgroup,
             Self::SetUpVolumes => Op::Volumes,
             Self::RefreshVolumes => Op::Refresh,

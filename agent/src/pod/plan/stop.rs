@@ -159,7 +159,7 @@ fn failed_probe(container: &Container, kind: ProbeKind) -> String {
     }
 }
 
-/// Hooks of containers that do not run any more, and pulls and post-start hooks of a pod that ends:
+/// Hooks of containers that do not run any more, and plugins asked, pulls and post-start hooks of a pod that ends:
 /// nobody waits for them.
 pub(in crate::pod) fn abandon(facts: PlanInputs<'_>, draft: &mut Draft) {
     let runs = |id: &String| {
@@ -167,7 +167,7 @@ pub(in crate::pod) fn abandon(facts: PlanInputs<'_>, draft: &mut Draft) {
         found.is_some_and(|c| matches!(c.state, InstanceState::Running { .. }))
     };
     let useless = facts.history.flights.keys().filter(|op| match op {
-        Op::Image(_) | Op::PostStart(_) => true,
+        Op::Devices | Op::Image(_) | Op::PostStart(_) => true,
         Op::PreStop(id) => !runs(id),
         Op::Probe(_, kind) => *kind != ProbeKind::Readiness,
         _ => false,

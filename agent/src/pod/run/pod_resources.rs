@@ -6,6 +6,7 @@ use gantry_model::admitted::Admitted;
 use gantry_model::pod::{Origin, Pod};
 
 use super::{Output, Task, WaitReason, both, kill_error, wait_reason};
+use crate::admission;
 use crate::checkpoint::Marks;
 use crate::events::Kind::{Normal, Warning};
 use crate::events::NodeNote;
@@ -19,6 +20,20 @@ async fn claim(task: Task<'_>) -> Result<(), crate::checkpoint::Error> {
     match pod.origin {
         Origin::Api => checkpoints.admit(&pod.uid, &Admitted::of(pod)).await,
         Origin::Run | Origin::Static => Ok(()),
+    }
+}
+
+/// Devices of plugins. A pod that does not get them is refused, late as it is.
+pub(super) async fn devices(task: Task<'_>, runs: bool) -> Result<Output, WaitReason> {
+    match task.deps.devices.allocate(task.pod, runs).await {
+        Ok(()) => Ok(Output::Done),
+        Err(why) => {
+            let reason = "UnexpectedAdmissionError";
+            let message = format!("Allocate failed due to {why}, which is unexpected");
+            task.deps.metrics.admission_rejections.inc([admission::label(reason)]);
+            task.tell(Warning, reason, message).await;
+            Err(wait_reason(reason, why))
+        }
     }
 }
 

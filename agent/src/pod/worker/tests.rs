@@ -13,6 +13,7 @@ use super::*;
 use crate::api::fake::FakeApi;
 use crate::cgroups::fake::FakeCgroups;
 use crate::checkpoint::fake::Memory;
+use crate::devices::DeviceManager;
 use crate::logs::{self, PodLogs};
 use crate::node::NodeInfo;
 use crate::pod::predecessor::run_after;
@@ -27,6 +28,7 @@ use crate::volumes::fake::FakeVolumes;
 
 mod counted;
 mod described;
+mod devices;
 mod hooks;
 mod images;
 mod init;
@@ -75,6 +77,7 @@ pub(super) struct World {
     pub(super) probes: FakeProbe,
     pub(super) volumes: Arc<FakeVolumes>,
     pub(super) cgroups: Arc<FakeCgroups>,
+    pub(super) devices: DeviceManager,
     pub(super) checkpoints: Arc<Memory>,
     pub(super) api: Arc<FakeApi>,
     pub(super) metrics: Arc<Metrics>,
@@ -92,6 +95,7 @@ impl World {
             probes: FakeProbe::default(),
             volumes: Arc::default(),
             cgroups: Arc::default(),
+            devices: DeviceManager::default(),
             checkpoints: Arc::default(),
             api: Arc::default(),
             metrics: Arc::default(),
@@ -108,6 +112,7 @@ impl World {
             volumes: self.volumes.clone(),
             cgroups: self.cgroups.clone(),
             probe_io: Arc::new(self.probes.clone()),
+            devices: self.devices.clone(),
             checkpoints: self.checkpoints.clone(),
             api: self.api.clone(),
             metrics: self.metrics.clone(),

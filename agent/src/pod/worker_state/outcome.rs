@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gantry_model::pod::Pod;
 
-use super::{PodResources, Retry, Sighting, WaitReason, WorkerState};
+use super::{Ended, PodResources, Rejection, Retry, Sighting, WaitReason, WorkerState};
 use crate::pod::plan::Action;
 use crate::pod::restart;
 use crate::probe::ProbeResult;
@@ -46,6 +46,7 @@ impl WorkerState {
 
     fn record_success(&mut self, pod: &Pod, action: &Action, output: Output, now: Duration) {
         match (action, output) {
+            (Action::AllocateDevices { .. }, _) => self.resources = PodResources::Devices,
             (Action::SetUpCgroup, Output::Text(parent)) => {
                 self.resources = PodResources::Cgroup { parent };
                 self.pod_trouble = None;
@@ -145,6 +146,12 @@ impl WorkerState {
             Action::Probe { .. } | Action::ReadLastWords { .. } | Action::Remember { .. } => {}
             // What was there stays in use; the event has told.
             Action::RefreshVolumes => self.stale = true,
+            // It was admitted, and does not get what it was admitted with: it never starts, as upstream.
+            Action::AllocateDevices { .. } => {
+                let message = format!("Allocate failed due to {}, which is unexpected", trouble.message);
+                self.refused = Some(Rejection::new(&trouble.reason, message));
+                self.ended = Some((Ended::Refused, now));
+            }
             Action::SetUpCgroup
             | Action::SetUpVolumes
             | Action::TearDownVolumes

@@ -14,8 +14,31 @@ fn made(settings: &Settings, base: &Node) -> Value {
 }
 
 fn facts<'a>(settings: &'a Settings, machine: &'a MachineInfo) -> NodeInputs<'a> {
+    static NO_DEVICES: BTreeMap<String, Amount> = BTreeMap::new();
     let (version, health, images, addresses) = (None, None, None, None);
-    NodeInputs { settings, machine, version, health, images, addresses, foreign_mounts: false }
+    let devices = &NO_DEVICES;
+    NodeInputs { settings, machine, devices, version, health, images, addresses, foreign_mounts: false }
+}
+
+/// A resource whose plugin has gone is 0, not absent: then the scheduler would take it for the cluster's own.
+#[test]
+fn devices_are_told_as_their_plugins_have_them() {
+    let (settings, machine) = (settings(), machine());
+    let offered = [
+        ("vendor.com/gpu".to_owned(), Amount { capacity: 3, allocatable: 2 }),
+        ("vendor.com/gone".to_owned(), Amount::default()),
+    ];
+    let devices = offered.into();
+    let base: Node = serde_json::from_value(
+        json!({ "status": { "capacity": { "vendor.com/gone": "2", "other.com/x": "7" }, "allocatable": { "vendor.com/gone": "2" } } }),
+    )
+    .unwrap();
+    let node = update_node(&base, &NodeInputs { devices: &devices, ..facts(&settings, &machine) });
+    let status = serde_json::to_value(node).unwrap()["status"].clone();
+    let both = |name: &str| (status["capacity"][name].clone(), status["allocatable"][name].clone());
+    assert_eq!(both("vendor.com/gpu"), (json!("3"), json!("2")));
+    assert_eq!(both("vendor.com/gone"), (json!("0"), json!("0")));
+    assert_eq!(both("other.com/x"), (json!("7"), json!("7")));
 }
 
 /// A controller may detach what is in no node's list, also by force.

@@ -15,6 +15,7 @@ use super::sandbox_config::{
     id_mappings, namespaces, pod_labels, profile, se_linux, seccomp, signal, supplemental_groups,
 };
 use super::{NodeConfig, annotations, resources};
+use crate::devices::DeviceOptions;
 use crate::runtime::{NewContainer, Users};
 
 /// What a container must not see of /proc and /sys, as the kubelet asks.
@@ -55,7 +56,9 @@ pub(super) fn container(new: &NewContainer<'_>, node: &NodeConfig) -> wire::Cont
             .collect(),
         mounts: setup.mounts.iter().map(|of| mount(pod, of, new.users)).collect(),
         labels,
-        annotations: annotations::of(pod, container, attempt),
+        annotations: with_annotations(&setup.devices, annotations::of(pod, container, attempt)),
+        devices: setup.devices.devices.iter().map(device).collect(),
+        cdi_devices: setup.devices.cdi.iter().map(|name| wire::CdiDevice { name: name.clone() }).collect(),
         log_path: format!("{}/{attempt}.log", container.name),
         stdin: container.stdin,
         stdin_once: container.stdin_once,
@@ -67,6 +70,21 @@ pub(super) fn container(new: &NewContainer<'_>, node: &NodeConfig) -> wire::Cont
         }),
         ..Default::default()
     }
+}
+
+fn device((container_path, host_path, permissions): &(String, String, String)) -> wire::Device {
+    wire::Device {
+        container_path: container_path.clone(),
+        host_path: host_path.clone(),
+        permissions: permissions.clone(),
+    }
+}
+
+/// The kubelet's own win.
+fn with_annotations(devices: &DeviceOptions, own: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let mut all: BTreeMap<String, String> = devices.annotations.iter().cloned().collect();
+    all.extend(own);
+    all
 }
 
 fn mount(pod: &Pod, mount: &Mount, users: Option<Users>) -> wire::Mount {

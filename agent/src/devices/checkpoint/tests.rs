@@ -1,0 +1,66 @@
+//! The checkpoint's form and its checksum.
+
+use super::*;
+
+fn full() -> Checkpoint {
+    let options = DeviceOptions { env: vec![("GPU".to_owned(), "0".to_owned())], ..DeviceOptions::default() };
+    let entry = Entry {
+        pod: "pod1".to_owned(),
+        container: "con1".to_owned(),
+        resource: "vendor.com/gpu".to_owned(),
+        devices: [(-1, vec!["dev1".to_owned(), "dev2".to_owned()]), (0, vec!["dev3".to_owned()])].into(),
+        options,
+    };
+    let registered = [("vendor.com/gpu".to_owned(), vec!["dev1".to_owned()])].into();
+    Checkpoint { entries: vec![entry], registered }
+}
+
+#[test]
+fn what_is_written_is_read() {
+    for checkpoint in [full(), Checkpoint::default()] {
+        assert_eq!(Checkpoint::decode(&checkpoint.encode().unwrap()).unwrap(), checkpoint);
+    }
+}
+
+#[test]
+fn the_file_has_upstreams_names() {
+    let text = String::from_utf8(full().encode().unwrap()).unwrap();
+    assert!(
+        text.starts_with(
+            r#"{"Data":{"PodDeviceEntries":[{"PodUID":"pod1","ContainerName":"con1","ResourceName":"vendor.com/gpu","DeviceIDs":{"-1":["dev1","dev2"],"0":["dev3"]},"AllocResp":"CggKA0dQVRIBMA=="}],"RegisteredDevices":{"vendor.com/gpu":["dev1"]}},"Checksum":"#
+        ),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_checksum_is_over_what_spew_prints() {
+    let File { data, .. } = serde_json::from_slice(&full().encode().unwrap()).unwrap();
+    assert_eq!(
+        print(&data).unwrap(),
+        "(checkpoint.checkpointData){PodDeviceEntries:([]checkpoint.PodDevicesEntry)[{PodUID:(string)pod1 \
+         ContainerName:(string)con1 ResourceName:(string)vendor.com/gpu \
+         DeviceIDs:(checkpoint.DevicesPerNUMA)map[-1:[dev1 dev2] 0:[dev3]] \
+         AllocResp:([]uint8)[10 8 10 3 71 80 85 18 1 48]}] \
+         RegisteredDevices:(map[string][]string)map[vendor.com/gpu:[dev1]]}"
+    );
+    let none = Data { pod_device_entries: None, registered_devices: Some(BTreeMap::new()) };
+    assert_eq!(
+        print(&none).unwrap(),
+        "(checkpoint.checkpointData){PodDeviceEntries:([]checkpoint.PodDevicesEntry)<nil> \
+         RegisteredDevices:(map[string][]string)map[]}"
+    );
+}
+
+/// #118371: a checkpoint that is corrupt ends nobody.
+#[test]
+fn a_changed_or_broken_file_is_an_error_that_says_what_is_wrong() {
+    let text = String::from_utf8(full().encode().unwrap()).unwrap();
+    let changed = text.replace("dev3", "dev4");
+    let error = Checkpoint::decode(changed.as_bytes()).unwrap_err();
+    assert!(error.to_string().starts_with("checkpoint is corrupted: its checksum is "), "{error}");
+    assert!(Checkpoint::decode(b"").is_err());
+    assert!(Checkpoint::decode(b"{}").is_err());
+    let error = Checkpoint::decode(text.replace("CggK", "!!!!").as_bytes()).unwrap_err();
+    assert_eq!(error.to_string(), "the plugin's answer for container con1 of pod pod1 is not base64");
+}

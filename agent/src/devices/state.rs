@@ -1,0 +1,400 @@
+//! Which devices plugins offer, and which container has which. Pure: owns the bookkeeping and upstream's rules of
+//! choice and refusal; never calls a plugin and never writes. Called by [`super::DeviceManager`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use gantry_model::pod::PodUid;
+
+use super::DeviceOptions;
+use super::checkpoint::{Checkpoint, Entry};
+
+/// How long a resource is remembered after its plugin has gone: endpointStopGracePeriod of the kubelet.
+pub(super) const STOP_GRACE: Duration = Duration::from_secs(5 * 60);
+/// The NUMA node of a device that tells none, in checkpoints.
+const WITHOUT_TOPOLOGY: i64 = -1;
+
+/// A device, as its plugin told of it last.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Device {
+    pub(super) healthy: bool,
+    /// NUMA nodes that it is near to.
+    pub(super) numa: Vec<i64>,
+}
+
+/// What a plugin wants to be asked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct PluginOptions {
+    /// Before each start of a container that has its devices.
+    pub(super) pre_start: bool,
+    /// Which of the available devices it would give.
+    pub(super) preferred: bool,
+}
+
+/// Whether a resource's plugin is there.
+///
+/// ```text
+///  Connected ──its stream ends──▶ Stopped ──5 minutes──▶ (the resource is removed)
+///      ▲                             │
+///      └──────── registers ──────────┘
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Plugin {
+    Connected {
+        generation: u64,
+        options: PluginOptions,
+    },
+    /// Since when, by the monotonic clock.
+    Stopped {
+        since: Duration,
+    },
+}
+
+/// A resource that a plugin offers, or has offered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Resource {
+    plugin: Plugin,
+    /// By ID, from the last list.
+    devices: BTreeMap<String, Device>,
+    /// The plugin has gone: none of them can be given.
+    all_unhealthy: bool,
+}
+
+impl Resource {
+    fn healthy(&self) -> BTreeSet<String> {
+        let usable = |(_, device): &(&String, &Device)| device.healthy && !self.all_unhealthy;
+        self.devices.iter().filter(usable).map(|(id, _)| id.clone()).collect()
+    }
+}
+
+/// What a container has of one resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Allocation {
+    /// IDs by NUMA node.
+    pub(super) devices: BTreeMap<i64, Vec<String>>,
+    /// What the plugin wants the container to have for them.
+    pub(super) options: DeviceOptions,
+}
+
+impl Allocation {
+    pub(super) fn ids(&self) -> BTreeSet<String> {
+        self.devices.values().flatten().cloned().collect()
+    }
+}
+
+/// What a node tells of a resource.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Amount {
+    /// Devices.
+    pub(crate) capacity: i64,
+    /// Devices that are healthy.
+    pub(crate) allocatable: i64,
+}
+
+/// What one container asks for of one resource.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Request<'a> {
+    pub(super) pod: &'a PodUid,
+    pub(super) container: &'a str,
+    pub(super) resource: &'a str,
+    pub(super) count: usize,
+    /// Of init containers of the pod that have ended by then.
+    pub(super) reusable: &'a BTreeSet<String>,
+}
+
+/// Devices to choose from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Choice {
+    /// Taken in any case: those of init containers.
+    pub(super) reused: BTreeSet<String>,
+    /// Healthy and nobody's.
+    pub(super) available: BTreeSet<String>,
+    /// How many of these are wanted.
+    pub(super) missing: usize,
+}
+
+impl Choice {
+    /// All devices of the container: the plugin's preference first, then by ID.
+    pub(super) fn pick(&self, preferred: &[String]) -> BTreeSet<String> {
+        let mut picked = self.reused.clone();
+        let most = self.reused.len().saturating_add(self.missing);
+        let preferred = preferred.iter().filter(|id| self.available.contains(*id));
+        for id in preferred.chain(&self.available) {
+            if picked.len() == most {
+                break;
+            }
+            picked.insert(id.clone());
+        }
+        picked
+    }
+}
+
+/// The bookkeeping.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    resources: BTreeMap<String, Resource>,
+    /// Resources that were removed: a node tells 0 of them from then on.
+    removed: BTreeSet<String>,
+    /// Pod → container → resource.
+    pods: BTreeMap<PodUid, BTreeMap<String, BTreeMap<String, Allocation>>>,
+    /// Chosen for a container whose plugin is being asked, by resource.
+    reserved: BTreeMap<String, BTreeSet<String>>,
+    generations: u64,
+}
+
+impl State {
+    /// From a checkpoint: its resources have no devices until their plugins register again.
+    pub(super) fn restore(checkpoint: Checkpoint, now: Duration) -> Self {
+        let mut state = Self::default();
+        for Entry { pod, container, resource, devices, options } in checkpoint.entries {
+            // One that is none is no pod's of this node.
+            let Some(pod) = PodUid::parse(&pod) else { continue };
+            let containers = state.pods.entry(pod).or_default();
+            let allocation = Allocation { devices, options };
+            containers.entry(container).or_default().insert(resource, allocation);
+        }
+        for name in checkpoint.registered.into_keys() {
+            let plugin = Plugin::Stopped { since: now };
+            let resource = Resource { plugin, devices: BTreeMap::new(), all_unhealthy: true };
+            state.resources.insert(name, resource);
+        }
+        state
+    }
+
+    /// What is to be known after a restart.
+    pub(super) fn checkpoint(&self) -> Checkpoint {
+        let mut entries = Vec::new();
+        for (pod, containers) in &self.pods {
+            for (container, resources) in containers {
+                entries.extend(resources.iter().map(|(resource, allocation)| Entry {
+                    pod: pod.to_string(),
+                    container: container.clone(),
+                    resource: resource.clone(),
+                    devices: allocation.devices.clone(),
+                    options: allocation.options.clone(),
+                }));
+            }
+        }
+        let healthy = |(name, resource): (&String, &Resource)| {
+            (name.clone(), resource.healthy().into_iter().collect::<Vec<_>>())
+        };
+        Checkpoint { entries, registered: self.resources.iter().map(healthy).collect() }
+    }
+
+    /// A plugin has registered and answered: from now on it, and no earlier one, speaks for the resource. Returns the
+    /// generation by which it does.
+    pub(super) fn connect(&mut self, resource: &str, options: PluginOptions) -> u64 {
+        self.generations += 1;
+        let plugin = Plugin::Connected { generation: self.generations, options };
+        self.removed.remove(resource);
+        match self.resources.get_mut(resource) {
+            Some(known) => known.plugin = plugin,
+            None => {
+                let new = Resource { plugin, devices: BTreeMap::new(), all_unhealthy: false };
+                self.resources.insert(resource.to_owned(), new);
+            }
+        }
+        self.generations
+    }
+
+    fn is_current(&self, resource: &str, generation: u64) -> bool {
+        let plugin = self.resources.get(resource).map(|resource| &resource.plugin);
+        matches!(plugin, Some(Plugin::Connected { generation: current, .. }) if *current == generation)
+    }
+
+    /// The plugin's new list. False when another plugin speaks for the resource meanwhile.
+    pub(super) fn list(
+        &mut self,
+        resource: &str,
+        generation: u64,
+        devices: BTreeMap<String, Device>,
+    ) -> bool {
+        if !self.is_current(resource, generation) {
+            return false;
+        }
+        if let Some(known) = self.resources.get_mut(resource) {
+            known.devices = devices;
+            known.all_unhealthy = false;
+        }
+        true
+    }
+
+    /// The plugin's stream has ended: its devices can be given to nobody. False as for [`State::list`].
+    pub(super) fn disconnect(&mut self, resource: &str, generation: u64, now: Duration) -> bool {
+        if !self.is_current(resource, generation) {
+            return false;
+        }
+        if let Some(known) = self.resources.get_mut(resource) {
+            known.plugin = Plugin::Stopped { since: now };
+            known.all_unhealthy = true;
+        }
+        true
+    }
+
+    /// Removes resources whose plugins have been gone for [`STOP_GRACE`]. Returns whether there were any.
+    pub(super) fn expire(&mut self, now: Duration) -> bool {
+        let gone = |resource: &Resource| match resource.plugin {
+            Plugin::Stopped { since } => now.saturating_sub(since) > STOP_GRACE,
+            Plugin::Connected { .. } => false,
+        };
+        let names: Vec<String> =
+            self.resources.iter().filter(|(_, r)| gone(r)).map(|(name, _)| name.clone()).collect();
+        for name in &names {
+            self.resources.remove(name);
+        }
+        let any = !names.is_empty();
+        self.removed.extend(names);
+        any
+    }
+
+    /// What the node tells, by resource; 0 of those that were removed.
+    pub(super) fn amounts(&self) -> BTreeMap<String, Amount> {
+        let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        let mut amounts: BTreeMap<String, Amount> =
+            self.removed.iter().map(|name| (name.clone(), Amount::default())).collect();
+        for (name, resource) in &self.resources {
+            let amount = Amount {
+                capacity: count(resource.devices.len()),
+                allocatable: count(resource.healthy().len()),
+            };
+            amounts.insert(name.clone(), amount);
+        }
+        amounts
+    }
+
+    /// Whether it is a plugin's at all: one that offers it, or that has given some of it.
+    pub(super) fn is_device(&self, resource: &str) -> bool {
+        self.resources.contains_key(resource) || self.allocations(resource).next().is_some()
+    }
+
+    /// None when the plugin is not there.
+    pub(super) fn options(&self, resource: &str) -> Option<PluginOptions> {
+        match self.resources.get(resource).map(|resource| &resource.plugin) {
+            Some(Plugin::Connected { options, .. }) => Some(*options),
+            _ => None,
+        }
+    }
+
+    fn allocations<'a>(&'a self, resource: &'a str) -> impl Iterator<Item = &'a Allocation> {
+        let containers = self.pods.values().flat_map(BTreeMap::values);
+        containers.filter_map(move |resources| resources.get(resource))
+    }
+
+    /// What a container has of a resource.
+    pub(super) fn allocation(&self, pod: &PodUid, container: &str, resource: &str) -> Option<&Allocation> {
+        self.pods.get(pod)?.get(container)?.get(resource)
+    }
+
+    /// What a container has, by resource.
+    pub(super) fn of_container(
+        &self,
+        pod: &PodUid,
+        container: &str,
+    ) -> Option<&BTreeMap<String, Allocation>> {
+        self.pods.get(pod)?.get(container)
+    }
+
+    /// What a container may be given; nothing when it has all of it already.
+    ///
+    /// # Errors
+    /// Why it can be given none, in upstream's words.
+    pub(super) fn choice(&self, of: Request<'_>) -> Result<Option<Choice>, String> {
+        let Request { pod, container, resource, count, reusable } = of;
+        let has = self.allocation(pod, container, resource).map(Allocation::ids);
+        if let Some(has) = &has
+            && has.len() != count
+        {
+            return Err(format!(
+                "pod {:?} container {container:?} changed request for resource {resource:?} from {} to {count}",
+                pod.to_string(),
+                has.len()
+            ));
+        }
+        let Some(known) = self.resources.get(resource) else {
+            return Err(format!("cannot allocate unregistered device {resource}"));
+        };
+        let healthy = known.healthy();
+        if healthy.is_empty() {
+            return Err(format!("no healthy devices present; cannot allocate unhealthy devices {resource}"));
+        }
+        if let Some(has) = has {
+            if !has.is_subset(&healthy) {
+                return Err(format!(
+                    "previously allocated devices are no longer healthy; cannot allocate unhealthy devices {resource}"
+                ));
+            }
+            return Ok(None);
+        }
+        if count == 0 {
+            return Ok(None);
+        }
+        let reused: BTreeSet<String> = reusable.iter().take(count).cloned().collect();
+        let missing = count - reused.len();
+        let mut taken: BTreeSet<String> = self.allocations(resource).flat_map(Allocation::ids).collect();
+        taken.extend(self.reserved.get(resource).into_iter().flatten().cloned());
+        let available: BTreeSet<String> = healthy.difference(&taken).cloned().collect();
+        if available.len() < missing {
+            return Err(format!(
+                "requested number of devices unavailable for {resource}. Requested: {missing}, Available: {}",
+                available.len()
+            ));
+        }
+        Ok(Some(Choice { reused, available, missing }))
+    }
+
+    /// Nobody else is given them until [`State::release`].
+    pub(super) fn reserve(&mut self, resource: &str, devices: &BTreeSet<String>) {
+        self.reserved.entry(resource.to_owned()).or_default().extend(devices.iter().cloned());
+    }
+
+    /// They are the container's now, or were never given.
+    pub(super) fn release(&mut self, resource: &str, devices: &BTreeSet<String>) {
+        if let Some(reserved) = self.reserved.get_mut(resource) {
+            reserved.retain(|id| !devices.contains(id));
+        }
+    }
+
+    /// The plugin has given them.
+    pub(super) fn allocate(&mut self, of: Request<'_>, devices: &BTreeSet<String>, options: DeviceOptions) {
+        let mut by_node: BTreeMap<i64, Vec<String>> = BTreeMap::new();
+        let known = self.resources.get(of.resource).map(|resource| &resource.devices);
+        for id in devices {
+            let numa =
+                known.and_then(|all| all.get(id)).map(|device| device.numa.as_slice()).unwrap_or_default();
+            let nodes = if numa.is_empty() { &[WITHOUT_TOPOLOGY] } else { numa };
+            nodes.iter().for_each(|node| by_node.entry(*node).or_default().push(id.clone()));
+        }
+        let container =
+            self.pods.entry(of.pod.clone()).or_default().entry(of.container.to_owned()).or_default();
+        container.insert(of.resource.to_owned(), Allocation { devices: by_node, options });
+    }
+
+    /// The pod is over: others may have its devices. Returns whether it had any.
+    pub(super) fn forget(&mut self, pod: &PodUid) -> bool {
+        self.pods.remove(pod).is_some()
+    }
+
+    /// The same for all pods but these.
+    pub(super) fn retain(&mut self, pods: &BTreeSet<&PodUid>) -> bool {
+        let before = self.pods.len();
+        self.pods.retain(|pod, _| pods.contains(pod));
+        self.pods.len() != before
+    }
+
+    /// Healthy devices by resource.
+    pub(super) fn healthy(&self) -> BTreeMap<String, BTreeMap<String, Device>> {
+        let of = |resource: &Resource| {
+            let healthy = resource.healthy();
+            resource
+                .devices
+                .iter()
+                .filter(|(id, _)| healthy.contains(*id))
+                .map(|(id, d)| (id.clone(), d.clone()))
+                .collect()
+        };
+        self.resources.iter().map(|(name, resource)| (name.clone(), of(resource))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;
