@@ -7,6 +7,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a test program")]
 
 mod deployment;
+mod devices;
 mod health;
 mod jobs;
 mod scaling;
@@ -33,12 +34,13 @@ use self::spec::Spec;
 type Run = fn(&Spec<'_>) -> Result<()>;
 
 /// Specs by name, those that take longest first. They run beside each other.
-const BESIDE: [(&str, Run); 25] = [
+const BESIDE: [(&str, Run); 26] = [
     ("pods_above_limits_of_local_storage_are_evicted", health::local_storage),
     ("an_autoscaler_follows_the_load_up_and_down", scaling::autoscaler),
     ("a_cron_job_ticks_with_the_clock", jobs::cron_job),
     ("a_stateful_sets_volumes_follow_their_pods", sets::stateful_set),
     ("a_changed_config_map_arrives_in_its_volume", volumes::config_map),
+    ("a_device_plugins_devices_are_given_to_pods", devices::device_plugin),
     ("top_measures_pods_and_the_node", scaling::top),
     ("probes_start_serve_and_restart_a_container", health::probes),
     ("deployment_of_nginx_is_rolled_out_served_and_deleted", deployment::nginx),
