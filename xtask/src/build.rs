@@ -14,6 +14,9 @@ pub(crate) const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// No relocations at run time: the monitor's memory stays private only where it is written.
 const STATIC_FLAGS: &str = "-C target-feature=+crt-static -C relocation-model=static";
 
+/// Functions of the same code are one: generic code is compiled for each of its types, and often comes out alike.
+const FOLD: &str = "-Clink-arg=-Wl,--icf=all";
+
 /// The programs beside gantry.
 pub(crate) const BESIDE: [&str; 4] = ["gantry-monitor", "gantry-pause", "gantry-unpack", "gantry-workload"];
 
@@ -33,8 +36,19 @@ pub(crate) fn dist(epoch: &str) -> Result<PathBuf> {
         command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}")).env("CFLAGS", &c);
         sh::run(command.env("SOURCE_DATE_EPOCH", epoch))
     };
-    let args = ["build", "--locked", "--profile", "dist", "--target", TARGET, "--package", "gantry"];
-    build(&mut sh::cargo(&args), &rust)?;
+    let args = [
+        "rustc",
+        "--locked",
+        "--profile",
+        "dist",
+        "--target",
+        TARGET,
+        "--package",
+        "gantry",
+        "--bin",
+        "gantry",
+    ];
+    build(sh::cargo(&args).args(["--", FOLD]), &rust)?;
     let folder = target.join(TARGET).join("dist");
     let of_static = target.join("dist-static");
     let static_flags: Vec<_> = STATIC_FLAGS.split(' ').map(str::to_owned).chain(rust).collect();

@@ -170,7 +170,7 @@ mod tests {
         let found =
             |next: Value| find_disturbed(&[was.clone(), next]).into_iter().collect::<Vec<_>>().join("\n");
         assert!(found(runs("MODIFIED", "", false, "a")).contains("no longer is"));
-        assert!(found(runs("MODIFIED", "", true, "b")).contains("from Life"));
+        assert!(found(runs("MODIFIED", "", true, "b")).contains("from ContainerLife"));
         assert!(found(told("MODIFIED", "", true, "a", &json!({ "terminated": {} }))).contains("no longer"));
         assert_eq!(found(runs("DELETED", "", true, "a")), "p was deleted");
         let mut going = runs("MODIFIED", "", true, "a");
