@@ -211,6 +211,11 @@ impl DeviceManager {
         }
     }
 
+    /// Whether a resource is a plugin's.
+    pub(crate) fn is_device(&self, resource: &str) -> bool {
+        self.0.lock().state.is_device(resource)
+    }
+
     /// What the node offers, by resource; changes are told at once.
     pub(crate) fn amounts(&self) -> watch::Receiver<BTreeMap<String, Amount>> {
         self.0.amounts.subscribe()

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::admission::{self, Node, Rejection};
+use crate::devices;
 use crate::orphans;
 use crate::pod::last::LastEnd;
 use crate::pod::predecessor;
@@ -259,13 +260,23 @@ impl PodWorkers {
         let counts = |other: &&PodHandle| other.is_active() && !other.is_leaving() && !replaces(other);
         let active: Vec<&PodHandle> = others.iter().filter(counts).collect();
         let pods: Vec<&Pod> = active.iter().map(|other| &*other.pod).collect();
-        let admission::Room { victims, lacking } = admission::admit(&wanted.pod, &pods, &node)?;
+        let admission::Room { victims, lacking } =
+            admission::admit(&wanted.pod, &pods, &self.without_devices(&wanted.pod, node))?;
         let victims: Vec<PodUid> = victims.into_iter().map(|pod| pod.uid.clone()).collect();
         for other in active.into_iter().filter(|other| victims.contains(&other.pod.uid)) {
             self.deps.metrics.preemptions.inc([&lacking]);
             other.evict(preemption_verdict(), None);
         }
         Ok(victims)
+    }
+
+    /// The node but for what plugins offer: whether there is enough of that is said where it is given, as upstream.
+    fn without_devices(&self, pod: &Pod, mut node: Arc<Node>) -> Arc<Node> {
+        if devices::asks(pod) {
+            let node = Arc::make_mut(&mut node);
+            node.allocatable.retain(|name, _| !self.deps.devices.is_device(name));
+        }
+        node
     }
 
     /// Ends the pods that the runtime has and nobody wants, as upstream with a second's grace. For

@@ -172,7 +172,7 @@ pub(crate) fn device_plugin(spec: &Spec<'_>) -> Result<()> {
     let mut late = asking("late", 1);
     late["spec"]["nodeName"] = "gantry-node".into();
     spec.apply(late)?;
-    spec.await_value(&["pod/late"], "{.status.phase} {.status.reason}", &format!("Failed OutOf{RESOURCE}"))?;
+    spec.await_value(&["pod/late"], "{.status.phase} {.status.reason}", "Failed UnexpectedAdmissionError")?;
     drop(plugin);
     offers(spec, "2", "0")?;
     ensure!(spec.value(&["pod/has"], "{.status.phase}")? == "Running");
