@@ -225,10 +225,11 @@ mod described {
 
     use std::collections::BTreeMap;
 
-    use gantry_model::pod::{Container, Port, Resources};
+    use gantry_model::pod::{Container, Port, Requirements, Resources};
 
     use super::*;
     use crate::admission::Node;
+    use crate::devices::DeviceManager;
     use crate::pod::last::Last;
 
     fn asks(name: &str, uid: &str, cpu: i64) -> PodUpdate {
@@ -334,6 +335,30 @@ mod described {
         agent.take(vec![PodUpdate { last, ..aged("old", "o-1", 10) }], SourcesReady::ALL);
         running(&find(&agent, "o-1")).await;
         assert_eq!(machine.runtime.count("create"), 1);
+    }
+
+    /// Upstream gives devices before it counts: whether there are enough is said there, in those words.
+    #[tokio::test(start_paused = true)]
+    async fn devices_are_counted_where_they_are_given() {
+        let machine = WorkersFixture::new();
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("device-plugins");
+        std::fs::create_dir(&folder).unwrap();
+        let left = r#"{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{"vendor.com/gpu":["a"]}},"Checksum":4102375016}"#;
+        std::fs::write(folder.join("kubelet_internal_checkpoint"), left).unwrap();
+        let mut agent = machine.agent(vec![]);
+        agent.deps.devices = DeviceManager::open(root.path(), machine.clock.clone(), Arc::default());
+        let allocatable = BTreeMap::from([("vendor.com/gpu".into(), 0), ("pods".into(), 110)]);
+        let node = Node { name: "n".into(), allocatable, ..Node::default() };
+        agent.admit_by(watch::channel(Some(Arc::new(node))).1);
+        let one = BTreeMap::from([("vendor.com/gpu".to_owned(), "1".to_owned())]);
+        let mut update: PodUpdate = named("a", "a-1").into();
+        let pod = Arc::make_mut(&mut update.pod);
+        pod.origin = Origin::Api;
+        pod.containers[0].written = Requirements { requests: one.clone(), limits: one };
+        agent.take(vec![update], SourcesReady::ALL);
+        let status = over(&find(&agent, "a-1")).await;
+        assert_eq!((status.phase, status.api_reason.as_str()), (Phase::Failed, "UnexpectedAdmissionError"));
     }
 
     #[tokio::test(start_paused = true)]
