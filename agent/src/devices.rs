@@ -29,7 +29,7 @@ use tokio::task::AbortHandle;
 use crate::admission::is_extended;
 use checkpoint::Checkpoint;
 use plugin::PluginClient;
-use state::{Request, State};
+use state::{Request, STOP_GRACE, State};
 
 pub(crate) use state::Amount;
 
@@ -37,8 +37,8 @@ pub(crate) use state::Amount;
 const FOLDER: &str = "device-plugins";
 /// The checkpoint, in that folder.
 const CHECKPOINT: &str = "kubelet_internal_checkpoint";
-/// How often resources without a plugin are looked for.
-const EXPIRY: Duration = Duration::from_secs(10);
+/// A moment after [`STOP_GRACE`].
+const EXPIRY: Duration = STOP_GRACE.saturating_add(Duration::from_secs(1));
 /// After the registration server has failed.
 const SERVE_AGAIN: Duration = Duration::from_secs(1);
 
@@ -71,8 +71,8 @@ struct Inner {
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
     shared: Mutex<Shared>,
-    /// Held while the checkpoint is written: the newest is written last.
-    writing: tokio::sync::Mutex<()>,
+    /// Held while the checkpoint is written, also when nobody waits for that any more: the newest is written last.
+    writing: Arc<tokio::sync::Mutex<()>>,
     amounts: watch::Sender<BTreeMap<String, Amount>>,
 }
 
@@ -164,7 +164,7 @@ impl DeviceManager {
     fn with(folder: Option<PathBuf>, state: State, clock: Arc<dyn Clock>, metrics: Arc<Metrics>) -> Self {
         let (amounts, _) = watch::channel(state.amounts());
         let shared = Mutex::new(Shared { state, ..Shared::default() });
-        let writing = tokio::sync::Mutex::new(());
+        let writing = Arc::default();
         Self(Arc::new(Inner { folder, clock, metrics, shared, writing, amounts }))
     }
 
@@ -183,20 +183,24 @@ impl DeviceManager {
                     Ok(listener) => registration::serve(listener, &folder, manager.clone()).await,
                     Err(error) => Err(error),
                 };
-                let Err(error) = served else { return };
-                tracing::error!(error = chain(&error), "device plugins cannot register; trying again");
+                let error = served.err().map(|error| chain(&error)).unwrap_or_default();
+                tracing::error!(error, "device plugins cannot register; trying again");
                 tokio::time::sleep(SERVE_AGAIN).await;
                 listener = registration::listen(&folder);
             }
         });
+        // Of resources that the checkpoint names.
+        self.expire_later();
+        Ok(())
+    }
+
+    /// Removes what has no plugin by then.
+    fn expire_later(&self) {
         let manager = self.clone();
         tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(EXPIRY).await;
-                manager.expire().await;
-            }
+            tokio::time::sleep(EXPIRY).await;
+            manager.expire().await;
         });
-        Ok(())
     }
 
     async fn expire(&self) {
@@ -297,6 +301,7 @@ impl DeviceManager {
         };
         if stopped {
             tracing::warn!(resource, why, "a device plugin has gone: none of its devices can be given");
+            self.expire_later();
             self.save_or_tell().await;
         }
     }
@@ -409,7 +414,7 @@ impl DeviceManager {
     /// # Errors
     /// When a plugin does not let it start.
     pub(crate) async fn options(&self, pod: &Pod, container: &Container) -> Result<DeviceOptions, String> {
-        // Made by a kubelet that gave no devices, before its plugin was there: asked for now, as upstream.
+        // A kubelet that gave no devices has started the pod: the plugin is asked now, as upstream does.
         if self.allocate_container(&pod.uid, container, &BTreeMap::new(), true).await? {
             self.save().await?;
         }
@@ -480,16 +485,15 @@ impl DeviceManager {
 
     async fn save(&self) -> Result<(), String> {
         let Some(folder) = self.0.folder.clone() else { return Ok(()) };
-        let _writing = self.0.writing.lock().await;
-        let content = self.0.lock().state.checkpoint().encode();
-        let failed = |why: String| format!("failed to write checkpoint file {CHECKPOINT:?}: {why}");
-        let content = content.map_err(|error| failed(chain(&error)))?;
-        let written =
-            tokio::task::spawn_blocking(move || files::replace(&folder.join(CHECKPOINT), &content, 0o600));
-        match written.await {
-            Ok(written) => written.map_err(|error| failed(chain(&error))),
-            Err(died) => Err(failed(died.to_string())),
-        }
+        let writing = self.0.writing.clone().lock_owned().await;
+        let inner = self.0.clone();
+        let written = tokio::task::spawn_blocking(move || {
+            let _writing = writing;
+            let content = inner.lock().state.checkpoint().encode().map_err(|error| chain(&error))?;
+            files::replace(&folder.join(CHECKPOINT), &content, 0o600).map_err(|error| chain(&error))
+        });
+        let written = written.await.unwrap_or_else(|died| Err(died.to_string()));
+        written.map_err(|why| format!("failed to write checkpoint file {CHECKPOINT:?}: {why}"))
     }
 }
 

@@ -18,6 +18,7 @@ mod events;
 mod eviction;
 mod explain;
 mod gc;
+mod grpc;
 mod healthz;
 pub mod images;
 pub mod kubelet;

@@ -32,6 +32,8 @@ const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(122);
 /// How often the folder is looked at where the kernel does not tell.
 const LOOK: Duration = Duration::from_secs(10);
+/// And where it does.
+const LONGEST_REST: Duration = Duration::from_secs(600);
 
 /// What a plugin says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,7 +116,7 @@ impl Registry {
             // Listens first: what comes while it looks is heard.
             ear.listen(&self.folder);
             self.look().await;
-            let pause = self.begin();
+            let pause = self.begin(if ear.is_open() { LONGEST_REST } else { LOOK });
             tokio::select! {
                 () = ear.heard() => {}
                 Some(joined) = self.attempts.join_next() => match joined {
@@ -156,10 +158,10 @@ impl Registry {
         }
     }
 
-    /// Begins what is due; how long until something is due again.
-    fn begin(&mut self) -> Duration {
+    /// Begins what is due; how long until something is due again, `longest` at most.
+    fn begin(&mut self, longest: Duration) -> Duration {
         let now = Instant::now();
-        let mut pause = LOOK;
+        let mut pause = longest;
         for (socket, (identity, state)) in &mut self.sockets {
             let State::Failed { until, wait } = *state else { continue };
             if until > now {

@@ -217,7 +217,13 @@ impl old_server::PodResourcesLister for Lister {
             namespace: pod.namespace,
             containers: pod.containers.into_iter().map(container).collect(),
         };
-        let pod_resources = self.active().iter().map(|of| pod(self.pod(of))).collect();
+        let listed = |of: &Arc<Pod>| {
+            let mut told = self.pod(of);
+            // That version knows no sidecars.
+            told.containers.retain(|told| of.containers.iter().any(|container| container.name == told.name));
+            pod(told)
+        };
+        let pod_resources = self.active().iter().map(listed).collect();
         Ok(Response::new(old::ListPodResourcesResponse { pod_resources }))
     }
 }

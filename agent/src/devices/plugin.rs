@@ -7,15 +7,13 @@ use std::time::Duration;
 
 use gantry_proto::deviceplugin as wire;
 use gantry_proto::deviceplugin::device_plugin_client::DevicePluginClient;
-use hyper_util::rt::TokioIo;
-use tokio::net::UnixStream;
 use tokio::time::timeout;
-use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Status, Streaming};
-use tower::service_fn;
+use tonic::Streaming;
+use tonic::transport::Channel;
 
 use super::DeviceOptions;
 use super::state::{Device, PluginOptions};
+use crate::grpc::{dial, status_in_go};
 
 /// How long a plugin that registers may take to be reached.
 const DIAL: Duration = Duration::from_secs(10);
@@ -30,50 +28,15 @@ pub(super) struct PluginClient {
     client: DevicePluginClient<Channel>,
 }
 
-/// As Go's gRPC prints an error.
-fn in_go(status: &Status) -> String {
-    let code = match status.code() {
-        Code::Ok => "OK",
-        Code::Cancelled => "Canceled",
-        Code::Unknown => "Unknown",
-        Code::InvalidArgument => "InvalidArgument",
-        Code::DeadlineExceeded => "DeadlineExceeded",
-        Code::NotFound => "NotFound",
-        Code::AlreadyExists => "AlreadyExists",
-        Code::PermissionDenied => "PermissionDenied",
-        Code::ResourceExhausted => "ResourceExhausted",
-        Code::FailedPrecondition => "FailedPrecondition",
-        Code::Aborted => "Aborted",
-        Code::OutOfRange => "OutOfRange",
-        Code::Unimplemented => "Unimplemented",
-        Code::Internal => "Internal",
-        Code::Unavailable => "Unavailable",
-        Code::DataLoss => "DataLoss",
-        Code::Unauthenticated => "Unauthenticated",
-    };
-    format!("rpc error: code = {code} desc = {}", status.message())
-}
-
 impl PluginClient {
     /// Connects to a plugin's socket.
     ///
     /// # Errors
     /// When nobody answers there within ten seconds.
     pub(super) async fn connect(socket: &Path) -> Result<Self, String> {
-        let path = socket.to_owned();
-        let dial = service_fn(move |_| {
-            let path = path.clone();
-            async move { UnixStream::connect(path).await.map(TokioIo::new) }
-        });
-        // The authority that upstream's kubelet sends.
-        let endpoint = Endpoint::from_static("http://localhost");
-        let connect = endpoint.connect_with_connector(dial);
-        let failed = |why: String| format!("failed to dial device plugin: {}: {why}", socket.display());
-        match timeout(DIAL, connect).await {
-            Ok(Ok(channel)) => Ok(Self { client: DevicePluginClient::new(channel) }),
-            Ok(Err(error)) => Err(failed(gantry_base::error::chain(&error))),
-            Err(_) => Err(failed("context deadline exceeded".to_owned())),
-        }
+        let channel =
+            dial(socket, DIAL).await.map_err(|why| format!("failed to dial device plugin: {why}"))?;
+        Ok(Self { client: DevicePluginClient::new(channel) })
     }
 
     /// What the plugin wants to be asked.
@@ -91,7 +54,7 @@ impl PluginClient {
                     preferred: get_preferred_allocation_available,
                 })
             }
-            Ok(Err(status)) => Err(failed(in_go(&status))),
+            Ok(Err(status)) => Err(failed(status_in_go(&status))),
             Err(_) => Err(failed("context deadline exceeded".to_owned())),
         }
     }
@@ -102,7 +65,7 @@ impl PluginClient {
     /// When it refuses.
     pub(super) async fn list_and_watch(&mut self) -> Result<Streaming<wire::ListAndWatchResponse>, String> {
         let answer = self.client.list_and_watch(wire::Empty {}).await;
-        answer.map(tonic::Response::into_inner).map_err(|status| in_go(&status))
+        answer.map(tonic::Response::into_inner).map_err(|status| status_in_go(&status))
     }
 
     /// Which of the available devices it would give.
@@ -122,7 +85,7 @@ impl PluginClient {
         };
         let request = wire::PreferredAllocationRequest { container_requests: vec![request] };
         let answer = self.client.get_preferred_allocation(request).await.map_err(|status| {
-            format!("device plugin GetPreferredAllocation rpc failed with err: {}", in_go(&status))
+            format!("device plugin GetPreferredAllocation rpc failed with err: {}", status_in_go(&status))
         })?;
         let first = answer.into_inner().container_responses.into_iter().next();
         Ok(first.map(|first| first.device_i_ds).unwrap_or_default())
@@ -135,7 +98,8 @@ impl PluginClient {
     pub(super) async fn allocate(&mut self, devices: &BTreeSet<String>) -> Result<DeviceOptions, String> {
         let request = wire::ContainerAllocateRequest { devices_ids: devices.iter().cloned().collect() };
         let request = wire::AllocateRequest { container_requests: vec![request] };
-        let answer = self.client.allocate(request).await.map_err(|status| in_go(&status))?.into_inner();
+        let answer =
+            self.client.allocate(request).await.map_err(|status| status_in_go(&status))?.into_inner();
         let first = answer.container_responses.into_iter().next();
         first.map(from_wire).ok_or_else(|| "no containers return in allocation response".to_owned())
     }
@@ -149,7 +113,7 @@ impl PluginClient {
         let failed = |why: String| format!("device plugin PreStartContainer rpc failed with err: {why}");
         match timeout(PRE_START, self.client.pre_start_container(request)).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(status)) => Err(failed(in_go(&status))),
+            Ok(Err(status)) => Err(failed(status_in_go(&status))),
             Err(_) => {
                 Err(failed("rpc error: code = DeadlineExceeded desc = context deadline exceeded".to_owned()))
             }

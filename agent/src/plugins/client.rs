@@ -6,13 +6,11 @@ use std::time::Duration;
 
 use gantry_proto::pluginregistration as wire;
 use gantry_proto::pluginregistration::registration_client::RegistrationClient;
-use hyper_util::rt::TokioIo;
-use tokio::net::UnixStream;
 use tokio::time::timeout;
-use tonic::transport::{Channel, Endpoint};
-use tower::service_fn;
+use tonic::transport::Channel;
 
 use super::{Handlers, Plugin, Used};
+use crate::grpc::dial;
 
 /// As upstream's.
 const DIAL: Duration = Duration::from_secs(10);
@@ -25,7 +23,8 @@ const NOTIFY: Duration = Duration::from_secs(5);
 /// Why it is not used, or was not told that it is.
 pub(super) async fn register(socket: &Path, handlers: &Handlers) -> Result<Used, String> {
     let at = socket.display();
-    let mut client = dial(socket).await?;
+    let channel = dial(socket, DIAL).await.map_err(|why| format!("failed to dial socket {why}"))?;
+    let mut client = RegistrationClient::new(channel);
     let info = match timeout(INFO, client.get_info(wire::InfoRequest {})).await {
         Ok(Ok(info)) => info.into_inner(),
         Ok(Err(status)) => {
@@ -58,21 +57,6 @@ pub(super) async fn register(socket: &Path, handlers: &Handlers) -> Result<Used,
         tracing::warn!(plugin = plugin.name, why, "a plugin that is registered was not told");
     }
     Ok((plugin, handler))
-}
-
-async fn dial(socket: &Path) -> Result<RegistrationClient<Channel>, String> {
-    let path = socket.to_owned();
-    let connect = service_fn(move |_| {
-        let path = path.clone();
-        async move { UnixStream::connect(path).await.map(TokioIo::new) }
-    });
-    let endpoint = Endpoint::from_static("http://localhost");
-    let failed = |why: String| format!("failed to dial socket {}: {why}", socket.display());
-    match timeout(DIAL, endpoint.connect_with_connector(connect)).await {
-        Ok(Ok(channel)) => Ok(RegistrationClient::new(channel)),
-        Ok(Err(error)) => Err(failed(gantry_base::error::chain(&error))),
-        Err(_) => Err(failed("no answer in time".to_owned())),
-    }
 }
 
 /// Tells the plugin why, and returns that.

@@ -95,6 +95,11 @@ impl Ear {
         Self { watch: watch.ok() }
     }
 
+    /// Whether the kernel tells.
+    pub(super) fn is_open(&self) -> bool {
+        self.watch.is_some()
+    }
+
     /// At the folder and those in it that are there by now; one that is listened at already stays so.
     pub(super) fn listen(&self, folder: &Path) {
         let Some((fd, _)) = &self.watch else { return };

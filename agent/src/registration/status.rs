@@ -23,6 +23,8 @@ use crate::runtime::about::StoredImage;
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(7);
+/// Between a change of what plugins offer and its report.
+const DEVICES_WAIT: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Of what is nice to know: a runtime or a resolver that hangs must not keep the node from saying so.
 const IMPATIENCE: Duration = Duration::from_secs(2);
@@ -129,7 +131,11 @@ impl Reporter {
                 () = tokio::time::sleep_until(deadline) => return,
                 // The scheduler is to know at once.
                 Ok(()) = pressures.changed() => return,
-                Ok(()) = devices.changed() => return,
+                Ok(()) = devices.changed() => {
+                    // Whatever a plugin does: so often at most.
+                    tokio::time::sleep(DEVICES_WAIT).await;
+                    return;
+                }
                 Ok(()) = pulse.changed(), if at_first => {}
                 Ok(()) = troubles.changed(), if at_first => {}
             }

@@ -37,6 +37,7 @@ use super::{
     RegistryAuth, Runtime, Subject,
 };
 use crate::dns::{Resolver, source};
+use crate::grpc::in_go;
 use crate::runtime::Users;
 use crate::runtime_ext::pulls::Pulls;
 use crate::runtime_ext::pulls::progress::Progress;
@@ -507,29 +508,6 @@ fn failure(status: &Status) -> Failure {
         message => message.to_owned(),
     };
     Failure { kind, message, code: in_go(status.code()) }
-}
-
-/// As Go's gRPC prints a code.
-pub(crate) fn in_go(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "Canceled",
-        Code::Unknown => "Unknown",
-        Code::InvalidArgument => "InvalidArgument",
-        Code::DeadlineExceeded => "DeadlineExceeded",
-        Code::NotFound => "NotFound",
-        Code::AlreadyExists => "AlreadyExists",
-        Code::PermissionDenied => "PermissionDenied",
-        Code::ResourceExhausted => "ResourceExhausted",
-        Code::FailedPrecondition => "FailedPrecondition",
-        Code::Aborted => "Aborted",
-        Code::OutOfRange => "OutOfRange",
-        Code::Unimplemented => "Unimplemented",
-        Code::Internal => "Internal",
-        Code::Unavailable => "Unavailable",
-        Code::DataLoss => "DataLoss",
-        Code::Unauthenticated => "Unauthenticated",
-    }
 }
 
 #[cfg(test)]

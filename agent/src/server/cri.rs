@@ -16,8 +16,8 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tonic::{Request, Status};
 
+use crate::grpc::in_go;
 use crate::runtime::cri::counted::Counted;
-use crate::runtime::cri::in_go;
 use crate::server::RuntimeConnection;
 
 /// As the kubelet sets it.

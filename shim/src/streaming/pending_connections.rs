@@ -2,7 +2,7 @@
 //! oldest. Any process with the node's network may hold one open, and none shall keep the clients of the
 //! whole node out by that. Called by `http`.
 //!
-//! A twin of that in the agent (`agent/src/server/lobby.rs`): all that agent and runtime share is `proto`, which has no
+//! A twin of that in the agent (`agent/src/server/pending_connections.rs`): all that agent and runtime share is `proto`, which has no
 //! logic (ARCHITECTURE.md), and fifty lines are no crate.
 
 use std::collections::VecDeque;
