@@ -170,7 +170,7 @@ impl Server {
                 Ok((stream, peer)) => {
                     let admission = Admission::from(peer.ip());
                     let served = connection(self.inner.clone(), admission.clone(), stream);
-                    pending.enter(admission, connections.spawn(served));
+                    pending.add(admission, connections.spawn(served));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");

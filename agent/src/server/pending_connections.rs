@@ -14,13 +14,13 @@ use tokio::task::AbortHandle;
 /// Shared by a connection and its requests: whether one of them passed the gate.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Admission {
-    is_in: Arc<AtomicBool>,
+    is_admitted: Arc<AtomicBool>,
     peer: Option<IpAddr>,
 }
 
 impl Admission {
     pub(super) fn from(peer: IpAddr) -> Self {
-        Self { is_in: Arc::default(), peer: Some(peer.to_canonical()) }
+        Self { is_admitted: Arc::default(), peer: Some(peer.to_canonical()) }
     }
 
     /// Where the connection comes from.
@@ -29,12 +29,12 @@ impl Admission {
     }
 
     /// From now on the connection is nobody's to end.
-    pub(super) fn let_in(&self) {
-        self.is_in.store(true, Ordering::Relaxed);
+    pub(super) fn admit(&self) {
+        self.is_admitted.store(true, Ordering::Relaxed);
     }
 
-    fn is_in(&self) -> bool {
-        self.is_in.load(Ordering::Relaxed)
+    fn is_admitted(&self) -> bool {
+        self.is_admitted.load(Ordering::Relaxed)
     }
 }
 
@@ -50,11 +50,11 @@ impl PendingConnections {
         Self { most, connections: VecDeque::new() }
     }
 
-    /// Takes one more. Where there is no room the oldest is shown out: everybody may hold a connection
+    /// Takes one more. Where there is no room the oldest is ended: everybody may hold a connection
     /// open, and nobody shall keep the API server out by that.
-    pub(super) fn enter(&mut self, admission: Admission, task: AbortHandle) {
+    pub(super) fn add(&mut self, admission: Admission, task: AbortHandle) {
         if self.connections.len() >= self.most {
-            self.connections.retain(|(admission, task)| !admission.is_in() && !task.is_finished());
+            self.connections.retain(|(admission, task)| !admission.is_admitted() && !task.is_finished());
         }
         if self.connections.len() >= self.most
             && let Some((_, oldest)) = self.connections.pop_front()
@@ -74,11 +74,11 @@ mod tests {
         let mut pending = PendingConnections::new(2);
         let mut enter = |admission: &Admission| {
             let task = tokio::spawn(std::future::pending::<()>());
-            pending.enter(admission.clone(), task.abort_handle());
+            pending.add(admission.clone(), task.abort_handle());
             task
         };
         let (known, stranger) = (Admission::default(), Admission::default());
-        known.let_in();
+        known.admit();
         let (one, two) = (enter(&known), enter(&stranger));
         let (three, four) = (enter(&stranger), enter(&stranger));
         assert!(two.await.unwrap_err().is_cancelled());

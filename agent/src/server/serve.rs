@@ -78,7 +78,7 @@ pub(super) async fn serve(inner: Arc<ServerContext>, door: Door, mut request: Re
                 return refusal;
             }
             if let Some(admission) = request.extensions().get::<Admission>() {
-                admission.let_in();
+                admission.admit();
             }
             inner.settings.switches
         }
