@@ -64,3 +64,12 @@ fn a_changed_or_broken_file_is_an_error_that_says_what_is_wrong() {
     let error = Checkpoint::decode(text.replace("CggK", "!!!!").as_bytes()).unwrap_err();
     assert_eq!(error.to_string(), "the plugin's answer for container con1 of pod pod1 is not base64");
 }
+
+/// Its checksum is the kubelet's own.
+#[test]
+fn a_checkpoint_that_upstreams_kubelet_wrote_is_read() {
+    let content = br#"{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{"nvidia.com/gpu":["GPU-0650a168-e770-3ea8-8ac3-8a1d419763e0"]}},"Checksum":3952659280}"#;
+    let checkpoint = Checkpoint::decode(content).unwrap();
+    assert_eq!(checkpoint.registered["nvidia.com/gpu"], ["GPU-0650a168-e770-3ea8-8ac3-8a1d419763e0"]);
+    assert_eq!(checkpoint.encode().unwrap(), content);
+}
