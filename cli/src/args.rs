@@ -328,6 +328,9 @@ pub(crate) struct DoctorArgs {
     /// The hash of the cluster's certificate authority; may be given several times.
     #[arg(long, value_name = "sha256:HASH", requires = "join")]
     pub(crate) discovery_token_ca_cert_hash: Vec<String>,
+    /// Hold the image store against the disk, too: every file of every layer is looked at.
+    #[arg(long)]
+    pub(crate) deep: bool,
     #[command(flatten)]
     pub(crate) flags: DoctorFlags,
 }

@@ -1,10 +1,11 @@
 //! `gantry doctor`: whether this machine can run pods, and what to do when it cannot. Owns asking
-//! and printing; the judging is in [`judge`], the looking in [`look`]. Never changes anything.
+//! and printing; the judging is in [`judge`], the looking in [`look`] and [`store`]. Never changes anything.
 //! Called by main.
 
 pub(crate) mod join;
 mod judge;
 mod look;
+mod store;
 
 use std::process::ExitCode;
 
@@ -41,8 +42,15 @@ pub(crate) struct Check {
 
 /// Prints every check; fails when one of them does. What a join makes of a thing counts more than what pods alone do.
 pub(crate) async fn doctor(args: DoctorArgs) -> Result<ExitCode> {
-    let DoctorArgs { output: format, registry, join, token, discovery_token_ca_cert_hash: hashes, flags } =
-        args;
+    let DoctorArgs {
+        output: format,
+        registry,
+        join,
+        token,
+        discovery_token_ca_cert_hash: hashes,
+        deep,
+        flags,
+    } = args;
     let facts = look::machine(&flags);
     let mut checks = judge::machine(&facts);
     for host in registry {
@@ -55,6 +63,9 @@ pub(crate) async fn doctor(args: DoctorArgs) -> Result<ExitCode> {
         let rows = join::checks(&target, &join::HostView::here(runtime, facts.network)).await;
         checks.retain(|check| rows.iter().all(|row| row.name != check.name));
         checks.extend(rows);
+    }
+    if deep {
+        checks.extend(judge::store(&store::look(flags).await));
     }
     let text = match format {
         ListFormat::Table | ListFormat::Wide => table(&checks),

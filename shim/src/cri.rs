@@ -87,6 +87,13 @@ impl RuntimeExtensions for Service {
     ) -> RpcResult<runtime_ext::TagImageResponse> {
         images::tag(&self.node.images, request.into_inner()).await
     }
+
+    async fn check_store(
+        &self,
+        _: Request<runtime_ext::CheckStoreRequest>,
+    ) -> RpcResult<runtime_ext::CheckStoreResponse> {
+        images::check(&self.node.images).await
+    }
 }
 
 #[tonic::async_trait]

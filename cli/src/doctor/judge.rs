@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::look::{AppArmor, Folder, HostFacts, Network};
+use super::store::StoreFacts;
 use super::{Check, CheckStatus};
 use crate::output;
 
@@ -49,6 +50,25 @@ pub(super) fn registry(host: &str, answer: Result<String, String>) -> Check {
             "check the name, that it runs, and the way to it; a mirror of it is asked for under its own name"
                 .to_owned(),
         ),
+    }
+}
+
+/// A row for all, and one for each fault.
+pub(super) fn store(facts: &StoreFacts) -> Vec<Check> {
+    let remedy =
+        "remove the image (gantry rmi) and pull it again; look at the kernel's log for errors of the disk";
+    match facts {
+        StoreFacts::None(root) => vec![ok("store", format!("no images in {}", root.display()))],
+        StoreFacts::Unknown(error) => {
+            vec![fail("store", error.clone(), "mend what the error names".to_owned())]
+        }
+        StoreFacts::Looked { images, layers, bytes, faults } => {
+            let all = format!("{images} images, {layers} layers, {} in their files", output::bytes(*bytes));
+            if faults.is_empty() {
+                return vec![ok("store", format!("{all}: as they were unpacked"))];
+            }
+            faults.iter().map(|fault| fail("store", fault.clone(), remedy.to_owned())).collect()
+        }
     }
 }
 
@@ -304,6 +324,21 @@ mod tests {
         assert_eq!(apparmor(AppArmor::Off).verdict, CheckStatus::Ok);
         assert_eq!(apparmor(AppArmor::On).verdict, CheckStatus::Ok);
         assert_eq!(apparmor(AppArmor::WithoutParser).verdict, CheckStatus::Warn);
+    }
+
+    #[test]
+    fn a_store_is_one_row_and_each_of_its_faults_another() {
+        let looked = |faults| StoreFacts::Looked { images: 2, layers: 3, bytes: 1 << 20, faults };
+        let whole = store(&looked(Vec::new()));
+        assert_eq!(whole.len(), 1);
+        assert_eq!(whole[0].verdict, CheckStatus::Ok);
+        let seen = "2 images, 3 layers, 1.0MB in their files: as they were unpacked";
+        assert_eq!(whole[0].seen, seen);
+        let broken = store(&looked(vec!["one".to_owned(), "two".to_owned()]));
+        let seen: Vec<_> = broken.iter().map(|check| (check.verdict, check.seen.as_str())).collect();
+        assert_eq!(seen, [(CheckStatus::Fail, "one"), (CheckStatus::Fail, "two")]);
+        assert_eq!(store(&StoreFacts::None("/x".into()))[0].verdict, CheckStatus::Ok);
+        assert_eq!(store(&StoreFacts::Unknown("no".into()))[0].verdict, CheckStatus::Fail);
     }
 
     #[test]

@@ -51,6 +51,7 @@ pub use progress::{LayerProgress, PullProgress};
 pub use reference::{Reference, ReferenceError};
 pub use registry::{DockerConfigError, HostsError, RegistryError, login};
 pub use store::StoreError;
+pub use store::check::{StoreCheck, StoreFault};
 pub use switches::{Optimisation, Switches, UnknownOptimisation};
 
 use tokio::sync::{Notify, mpsc};
@@ -385,6 +386,14 @@ impl Images {
     /// [`Error::Store`] of the disk.
     pub fn flush(&self) -> Result<(), Error> {
         self.inner.store.flush().map_err(|source| Error::Store { source: Box::new(source) })
+    }
+
+    /// Holds images and layers against the disk. Blocks for as long as it takes to look at each file of each layer.
+    ///
+    /// # Errors
+    /// [`Error::Store`] when the folder of layers can't be listed.
+    pub fn check(&self) -> Result<StoreCheck, Error> {
+        self.inner.store.check().map_err(|source| Error::Store { source: Box::new(source) })
     }
 
     /// Where layer folders stand; their names have 26 characters, a few more where a layer had to be pulled again

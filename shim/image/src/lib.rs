@@ -11,6 +11,6 @@ pub use image::fuzzing;
 pub use image::{
     ArchiveError, Auth, AuthError, Class, Config, Digest, DigestError, DockerConfigError, Error, HostsError,
     Image, ImageConfig, Images, IngestError, LayerError, LayerProgress, ManifestError, Naming, Optimisation,
-    PullProgress, Reference, ReferenceError, RegistryError, StoreError, Switches, UnknownOptimisation,
-    Unpacker, Upload, Usage, login, pins, prepull,
+    PullProgress, Reference, ReferenceError, RegistryError, StoreCheck, StoreError, StoreFault, Switches,
+    UnknownOptimisation, Unpacker, Upload, Usage, login, pins, prepull,
 };

@@ -68,13 +68,60 @@ pub fn of_folder(path: &Path) -> io::Result<FolderCount> {
 }
 
 fn count(path: &Path, limits: WalkLimits) -> io::Result<FolderCount> {
+    let mut sum = UsageSum { usage: Usage::default(), linked: HashSet::new(), shares: 0 };
+    let walked = walk(path, limits, |found| sum.add(found, limits.linked))?;
+    Ok(FolderCount { usage: sum.into_usage(), whole: walked != Walk::Cut })
+}
+
+/// What the files of a folder have in them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileBytes {
+    /// The folder is not there.
+    Gone,
+    /// Bytes of all regular files, holes included, each file once.
+    Counted(u64),
+    /// There is more than is looked at.
+    TooMany,
+}
+
+/// Counts what the files of a folder have in them.
+///
+/// # Errors
+/// When a folder in it can't be read.
+pub fn of_files(path: &Path) -> io::Result<FileBytes> {
+    let (mut bytes, mut linked) = (0_u64, HashSet::new());
+    let walked = walk(path, LIMITS, |found| {
+        let is_new = found.st_nlink == 1 || linked.insert(found.st_ino);
+        if FileType::from_raw_mode(found.st_mode).is_file() && is_new {
+            bytes = bytes.saturating_add(u64::try_from(found.st_size).unwrap_or(0));
+        }
+    })?;
+    Ok(match walked {
+        Walk::Gone => FileBytes::Gone,
+        Walk::Whole => FileBytes::Counted(bytes),
+        Walk::Cut => FileBytes::TooMany,
+    })
+}
+
+/// How far a walk came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Walk {
+    /// The folder is not there.
+    Gone,
+    Whole,
+    /// There is more than the limits allow.
+    Cut,
+}
+
+/// Shows a folder and all that is in it.
+fn walk(path: &Path, limits: WalkLimits, mut see: impl FnMut(&Stat)) -> io::Result<Walk> {
     let top = match open(CWD, path) {
-        Err(Errno::NOENT) => return Ok(FolderCount { usage: Usage::default(), whole: true }),
+        Err(Errno::NOENT) => return Ok(Walk::Gone),
         top => top?,
     };
     let root = rustix::fs::fstat(&top)?;
-    let mut sum = UsageSum { usage: Usage::from(&root), linked: HashSet::new(), shares: 0 };
-    let (mut seen, mut levels) = (0, vec![Dir::new(top)?]);
+    see(&root);
+    let (mut seen, mut deep, mut levels) = (0, false, vec![Dir::new(top)?]);
     while let Some(folder) = levels.last_mut() {
         let Some(entry) = folder.read() else {
             levels.pop();
@@ -87,7 +134,7 @@ fn count(path: &Path, limits: WalkLimits) -> io::Result<FolderCount> {
         }
         seen += 1;
         if seen > limits.entries {
-            return Ok(FolderCount { usage: sum.into_usage(), whole: false });
+            return Ok(Walk::Cut);
         }
         let found = match rustix::fs::statat(folder.fd()?, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(errno) if is_out_of_reach(errno) => continue,
@@ -96,16 +143,21 @@ fn count(path: &Path, limits: WalkLimits) -> io::Result<FolderCount> {
         if found.st_dev != root.st_dev {
             continue;
         }
-        sum.add(&found, limits.linked);
-        if FileType::from_raw_mode(found.st_mode).is_dir() && levels.len() < limits.levels {
-            let folder = &levels[levels.len() - 1];
-            match open(folder.fd()?, name) {
-                Err(errno) if is_out_of_reach(errno) => {}
-                inner => levels.push(Dir::new(inner?)?),
-            }
+        see(&found);
+        if !FileType::from_raw_mode(found.st_mode).is_dir() {
+            continue;
+        }
+        if levels.len() >= limits.levels {
+            deep = true;
+            continue;
+        }
+        let folder = &levels[levels.len() - 1];
+        match open(folder.fd()?, name) {
+            Err(errno) if is_out_of_reach(errno) => {}
+            inner => levels.push(Dir::new(inner?)?),
         }
     }
-    Ok(FolderCount { usage: sum.into_usage(), whole: true })
+    Ok(if deep { Walk::Cut } else { Walk::Whole })
 }
 
 fn open<P: rustix::path::Arg>(at: BorrowedFd<'_>, name: P) -> Result<OwnedFd, Errno> {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use gantry_proto::cri;
 use gantry_proto::cri::image_service_server::ImageService;
 use gantry_proto::runtime_ext::{
-    LoadImagesRequest, LoadImagesResponse, LoadedImage, TagImageRequest, TagImageResponse,
+    CheckStoreResponse, LoadImagesRequest, LoadImagesResponse, LoadedImage, TagImageRequest, TagImageResponse,
 };
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status, Streaming};
@@ -205,6 +205,22 @@ pub(super) async fn tag(images: &Images, request: TagImageRequest) -> RpcResult<
     let id = image.await?.id.clone();
     tracing::info!(image = id, name, "tagged");
     Ok(Response::new(TagImageResponse { id, name }))
+}
+
+/// Holds images and layers against the disk.
+pub(super) async fn check(images: &Images) -> RpcResult<CheckStoreResponse> {
+    let images = images.clone();
+    let check = tokio::task::spawn_blocking(move || images.check()).await.map_err(Error::from)?;
+    let check = check.map_err(Error::from)?;
+    for fault in &check.faults {
+        tracing::warn!("{fault}");
+    }
+    Ok(Response::new(CheckStoreResponse {
+        images: check.images as u64,
+        layers: check.layers as u64,
+        bytes: check.bytes,
+        faults: check.faults.iter().map(ToString::to_string).collect(),
+    }))
 }
 
 /// Layers, and what containers have written, as far as they have been counted. Blocks for half a second

@@ -27,6 +27,7 @@ pub fn unpack<R: BufRead>(
         _ => error,
     };
     let mut report = filled.map_err(told)?;
+    report.replaced = tree.has_replaced();
     (report.implied, report.opaque) = tree.finish()?;
     Ok(report)
 }

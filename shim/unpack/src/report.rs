@@ -23,6 +23,9 @@ pub struct Report {
     pub bytes: u64,
     /// The layer hides all layers below it.
     pub opaque_root: bool,
+    /// A later entry took the place of an earlier one: the files in the folder may have less than `bytes`.
+    #[serde(default)]
+    pub replaced: bool,
 }
 
 /// Why a layer was not unpacked.

@@ -76,7 +76,7 @@ fn metadata_arrives_with_set_id_bits_owners_and_times() {
     assert_eq!(done.stat("null").rdev(), rustix::fs::makedev(1, 3));
     assert!(done.stat("fifo").file_type().is_fifo());
     assert_eq!(fs::read_link(done.path("d/link")).unwrap(), Path::new("/etc/passwd"));
-    assert_eq!((done.report.entries, done.report.bytes), (5, 1));
+    assert_eq!((done.report.entries, done.report.bytes, done.report.replaced), (5, 1, false));
 }
 
 #[test]
@@ -265,4 +265,14 @@ fn a_disk_that_is_full_is_told_from_one_that_is_broken() {
     };
     assert_eq!([failed(libc::ENOSPC).kind(), failed(libc::EDQUOT).kind()], [Kind::Full; 2]);
     assert_eq!(failed(libc::EIO).kind(), Kind::Node);
+}
+
+#[test]
+fn an_entry_that_takes_the_place_of_another_is_told() {
+    let twice = Archive::new().file("d/x", b"four").file("d/x", b"no");
+    let folder_gone = Archive::new().file("d/x", b"four").file("d", b"no");
+    for archive in [twice, folder_gone] {
+        let done = run(&archive).unwrap();
+        assert_eq!((done.report.bytes, done.report.replaced), (6, true));
+    }
 }

@@ -53,6 +53,8 @@ pub struct Tree {
     exact: bool,
     /// Bytes of all directories' paths and attributes, those that are gone again included.
     kept: usize,
+    /// Something that the archive had made was replaced by a later entry.
+    replaced: bool,
 }
 
 /// A regular file being written.
@@ -86,7 +88,16 @@ impl Tree {
         let directories = BTreeMap::from([(Vec::new(), None)]);
         let opaque = BTreeSet::new();
         let exact = makes_exact_modes(&root).map_err(io("try", named))?;
-        Ok(Self { root: Rc::new(root), directories, opaque, last: None, owner, exact, kept: 0 })
+        Ok(Self {
+            root: Rc::new(root),
+            directories,
+            opaque,
+            last: None,
+            owner,
+            exact,
+            kept: 0,
+            replaced: false,
+        })
     }
 
     /// # Errors
@@ -191,6 +202,11 @@ impl Tree {
         let (_, canonical) = self.parent(directory, directory)?;
         self.opaque.insert(canonical);
         Ok(())
+    }
+
+    /// Whether a later entry of the archive has taken the place of an earlier one.
+    pub(super) fn has_replaced(&self) -> bool {
+        self.replaced
     }
 
     /// Sets the directories' metadata and names those that nobody described, and those that are
@@ -345,6 +361,7 @@ impl Tree {
         }
         // It may have been the link, or lead to the directory, that was opened last.
         self.last = None;
+        self.replaced = true;
         match rustix::fs::unlinkat(parent, os(name), AtFlags::empty()) {
             Err(Errno::ISDIR) => {
                 remove_tree(parent, name)?;

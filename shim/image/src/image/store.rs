@@ -14,6 +14,7 @@
 //! look-ups, by `sync`.
 
 pub(crate) mod chain;
+pub(crate) mod check;
 mod disk;
 mod find;
 mod flush;

@@ -9,7 +9,7 @@ use gantry_proto::runtime_ext;
 use gantry_proto::runtime_ext::runtime_extensions_server::RuntimeExtensions;
 use tonic::{Request, Response, Streaming};
 
-use super::{RpcResult, list, load, pull, remove, status_of, tag};
+use super::{RpcResult, check, list, load, pull, remove, status_of, tag};
 use crate::config::Config;
 use gantry_image::Images;
 
@@ -63,5 +63,12 @@ impl RuntimeExtensions for ImageServiceOnly {
         request: Request<runtime_ext::TagImageRequest>,
     ) -> RpcResult<runtime_ext::TagImageResponse> {
         tag(&self.images, request.into_inner()).await
+    }
+
+    async fn check_store(
+        &self,
+        _: Request<runtime_ext::CheckStoreRequest>,
+    ) -> RpcResult<runtime_ext::CheckStoreResponse> {
+        check(&self.images).await
     }
 }

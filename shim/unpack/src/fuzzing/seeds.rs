@@ -91,6 +91,7 @@ fn messages() -> Seeds {
         entries: 3,
         bytes: 7,
         opaque_root: true,
+        replaced: true,
     };
     let refused = UnpackError::Climbs { path: "../x".into() };
     vec![

@@ -103,6 +103,7 @@ fn record(folder: String) -> LayerRecord {
         implied_weight: 0,
         empty: false,
         opaque_root: false,
+        exact: false,
     }
 }
 

@@ -317,6 +317,7 @@ pub(in crate::image) fn unpack_and_store(
         implied_weight,
         empty: unpacked.report.entries == 0,
         opaque_root: unpacked.report.opaque_root,
+        exact: !unpacked.report.replaced,
     };
     let added = inner.store.add_layer(&expected.diff_id.to_string(), record, unpacked.ingest, &begun);
     added

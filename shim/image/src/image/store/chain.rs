@@ -46,6 +46,7 @@ mod tests {
             implied_weight: 0,
             empty: key.starts_with("empty"),
             opaque_root: key.starts_with("opaque"),
+            exact: true,
         };
         let records: HashMap<String, LayerRecord> =
             diff_ids.iter().map(|key| ((*key).to_owned(), layer(key))).collect();

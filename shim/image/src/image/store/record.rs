@@ -25,6 +25,10 @@ pub(crate) struct LayerRecord {
     pub(crate) empty: bool,
     /// It hides all layers below.
     pub(crate) opaque_root: bool,
+    /// Its files have `unpacked` bytes, no fewer: no entry of the archive took the place of another one. Not so in
+    /// records of earlier versions, which did not look.
+    #[serde(default)]
+    pub(crate) exact: bool,
 }
 
 /// What a list of paths takes of memory, roughly: each path and what holds it. A record or a set of them

@@ -89,6 +89,7 @@ impl Fixture {
             implied_weight: 0,
             empty: false,
             opaque_root: false,
+            exact: false,
         };
         self.store.add_layer(key, record, ingest, begun)
     }

@@ -41,6 +41,7 @@ impl Fixture {
             implied_weight,
             empty: false,
             opaque_root: false,
+            exact: false,
         };
         self.store.add_layer(key, record, ingest, &begun).unwrap();
     }

@@ -1,0 +1,67 @@
+//! What `gantry doctor --deep` asks of the image store: the runtime that runs, or the store itself where none does. Owns
+//! asking; never judges. Called by [`super`].
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use gantry_proto::runtime_ext::runtime_extensions_client::RuntimeExtensionsClient;
+use gantry_proto::runtime_ext::{CheckStoreRequest, CheckStoreResponse};
+use tonic::transport::Channel;
+
+use crate::args::{DEFAULT_AGENT_SOCKET, DoctorFlags, RuntimeEndpoint, StoreFlags};
+use crate::image_store::ImageStore;
+use crate::runtime_client;
+
+/// Of the images and layers of this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum StoreFacts {
+    /// There never was an image below this folder.
+    None(PathBuf),
+    /// Nobody could look, and why.
+    Unknown(String),
+    Looked {
+        images: u64,
+        layers: u64,
+        bytes: u64,
+        /// What is wrong, a sentence each.
+        faults: Vec<String>,
+    },
+}
+
+/// Takes as long as it takes to look at each file of each layer.
+pub(super) async fn look(flags: DoctorFlags) -> StoreFacts {
+    // Opening a store makes its folders.
+    if !flags.root.join("images.redb").exists() {
+        return StoreFacts::None(flags.root);
+    }
+    match ask(flags).await {
+        Ok(CheckStoreResponse { images, layers, bytes, faults }) => {
+            StoreFacts::Looked { images, layers, bytes, faults }
+        }
+        Err(error) => StoreFacts::Unknown(format!("{error:#}")),
+    }
+}
+
+async fn ask(flags: DoctorFlags) -> Result<CheckStoreResponse> {
+    let endpoint = RuntimeEndpoint {
+        container_runtime_endpoint: None,
+        agent_socket: Path::new(DEFAULT_AGENT_SOCKET).to_owned(),
+    };
+    let DoctorFlags { root, state, programs_dir, .. } = flags;
+    let store = StoreFlags {
+        root,
+        state,
+        registry_hosts_dir: Path::new("/etc/containerd/certs.d").to_owned(),
+        registry_auth_file: None,
+        programs_dir,
+    };
+    let store = ImageStore::find(&endpoint, store).await?;
+    let answer = check(store.channel()).await;
+    store.close().await?;
+    answer
+}
+
+async fn check(channel: Channel) -> Result<CheckStoreResponse> {
+    let mut client = RuntimeExtensionsClient::new(channel);
+    runtime_client::answer(client.check_store(CheckStoreRequest {}).await)
+}
