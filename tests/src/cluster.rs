@@ -2,7 +2,7 @@
 //! and a kubelet, Gantry's or upstream's. Owns their order, start and end; what they are started with is in the files
 //! beside. Never runs in the host's own namespaces. Called by `cargo xtask cluster` and the tier cluster.
 
-mod addons;
+pub mod addons;
 pub mod audit;
 mod control_plane;
 pub mod going;
@@ -191,7 +191,7 @@ impl Cluster {
         for (name, objects) in [
             ("kube-proxy", addons::proxy(&server)),
             ("CoreDNS", addons::dns()),
-            ("metrics-server", addons::metrics()),
+            ("metrics-server", addons::metrics(addons::KubeletTrust::Cluster)),
         ] {
             self.kubectl.apply(&objects).with_context(|| format!("add {name}"))?;
         }

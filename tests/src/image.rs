@@ -280,6 +280,19 @@ fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
     encoder.finish().context("gzip")
 }
 
+/// Bytes that look random and are the same each time (xorshift64).
+#[must_use]
+pub fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let words = (0..length.div_ceil(8)).flat_map(|_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    });
+    words.take(length).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Read;
@@ -311,5 +324,12 @@ mod tests {
     #[test]
     fn an_image_without_layers_is_refused() {
         assert!(Image::default().build().is_err());
+    }
+
+    #[test]
+    fn noise_is_the_same_each_time_and_another_for_each_seed() {
+        assert_eq!(noise(1, 100), noise(1, 100));
+        assert_ne!(noise(1, 100), noise(2, 100));
+        assert_eq!(noise(3, 13).len(), 13);
     }
 }

@@ -2,6 +2,7 @@
 //! and ratios. Keeps nothing: evidence is put into docs/evidence by hand, with the machine it came
 //! from. Called by `main`.
 
+pub(crate) mod kind_load;
 mod picture;
 pub(crate) mod pull;
 

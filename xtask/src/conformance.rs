@@ -7,6 +7,7 @@
 
 mod asked;
 mod call;
+mod on_kind;
 mod report;
 mod suites;
 
@@ -19,7 +20,7 @@ use gantry_tests::place::BIN_DIR;
 
 pub(crate) use self::call::{Called, inside};
 use self::report::{Outcome, Table};
-use self::suites::Suite;
+use self::suites::{Choice, Suite};
 use crate::cell::Cell;
 use crate::cluster::{self, KubeletName, RuntimeName};
 use crate::sh;
@@ -51,6 +52,9 @@ pub(crate) struct Wanted {
     /// How many specs at once, instead of what suites.toml says
     #[arg(long)]
     procs: Option<usize>,
+    /// On a kind cluster whose nodes are all Gantry's, instead of a node beside a control plane
+    #[arg(long, conflicts_with_all = ["runtime", "kubelet"])]
+    on_kind: bool,
     /// How often what is worse than on the peer runs again, alone, before it counts
     #[arg(long, default_value_t = 0)]
     again: usize,
@@ -68,6 +72,7 @@ pub(crate) fn list(suite: Name) -> Result<()> {
         runtime: RuntimeName::Containerd,
         kubelet: KubeletName::Gantry,
         procs: None,
+        on_kind: false,
         again: 0,
         out: None,
     })
@@ -80,8 +85,28 @@ pub(crate) fn run(wanted: &Wanted) -> Result<()> {
     let suite = suites.get(wanted.suite);
     let folder = out(wanted)?;
     let own = prepare(wanted.suite)?;
+    if wanted.on_kind {
+        return on_kind::run(wanted, suite, &own, &folder);
+    }
+    let attempt = |choice: &Choice, procs, folder: &Path| once(wanted, suite, choice, procs, &own, folder);
+    let (table, wrongs) = attempts(wanted, suite, &folder, attempt)?;
+    tell(wanted, &table, &folder)?;
+    if !wrongs.is_empty() {
+        bail!("beside the specs: {}", wrongs.join("; "));
+    }
+    Ok(())
+}
+
+/// Runs what is chosen, and what was worse than on the peer again as often as was asked for. With the table comes what
+/// went wrong around the specs.
+fn attempts(
+    wanted: &Wanted,
+    suite: &Suite,
+    folder: &Path,
+    mut attempt: impl FnMut(&Choice, usize, &Path) -> Result<Run>,
+) -> Result<(Table, Vec<String>)> {
     let processes = wanted.procs.unwrap_or(suite.processes);
-    let Run { specs, wrong } = once(wanted, suite, &choose(wanted, suite), processes, &own, &folder)?;
+    let Run { specs, wrong } = attempt(&choose(wanted, suite), processes, folder)?;
     let mut wrongs: Vec<String> = wrong.into_iter().collect();
     let mut table = table(wanted, suite, specs)?;
     for turn in 1..=wanted.again {
@@ -91,23 +116,19 @@ pub(crate) fn run(wanted: &Wanted) -> Result<()> {
         let folder = folder.join(format!("again-{turn}"));
         std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
         println!("{} specs run again, one at a time", table.worse().count());
-        let choice = suites::Choice::named(table.worse());
-        let again = once(wanted, suite, &choice, 1, &own, &folder)?;
+        let choice = Choice::named(table.worse());
+        let again = attempt(&choice, 1, &folder)?;
         wrongs.extend(again.wrong);
         table.again(&again.specs);
     }
-    tell(wanted, &table, &folder)?;
-    if !wrongs.is_empty() {
-        bail!("beside the specs: {}", wrongs.join("; "));
-    }
-    Ok(())
+    Ok((table, wrongs))
 }
 
 /// Runs what is chosen, and reads what became of it.
 fn once(
     wanted: &Wanted,
     suite: &Suite,
-    choice: &suites::Choice,
+    choice: &Choice,
     procs: usize,
     own: &Path,
     folder: &Path,
@@ -128,13 +149,7 @@ fn once(
     command.args(called.words()).env(BIN_DIR, own);
     let ran = sh::run(&mut command);
     let ended = ran.and(cell.close());
-    match (report::read(&folder.join("report.json")), ended) {
-        (Err(error), Err(first)) => Err(error.context(format!("{first:#}"))),
-        (Err(error), Ok(())) => Err(error),
-        // Failed specs are in the report and no error of the run. What is one, or was left behind, counts
-        // beside the table.
-        (Ok(specs), ended) => Ok(Run { specs, wrong: ended.err().map(|error| format!("{error:#}")) }),
-    }
+    Run::read(folder, ended)
 }
 
 /// What became of one run of a suite.
@@ -142,6 +157,19 @@ struct Run {
     specs: Vec<report::Spec>,
     /// What failed around the specs: the teardown, or something that was left behind.
     wrong: Option<String>,
+}
+
+impl Run {
+    /// Of a suite that left its report in that folder.
+    fn read(folder: &Path, ended: Result<()>) -> Result<Self> {
+        match (report::read(&folder.join("report.json")), ended) {
+            (Err(error), Err(first)) => Err(error.context(format!("{first:#}"))),
+            (Err(error), Ok(())) => Err(error),
+            // Failed specs are in the report and no error of the run. What is one, or was left behind, counts
+            // beside the table.
+            (Ok(specs), ended) => Ok(Self { specs, wrong: ended.err().map(|error| format!("{error:#}")) }),
+        }
+    }
 }
 
 fn tell(wanted: &Wanted, table: &Table, folder: &Path) -> Result<()> {
@@ -184,13 +212,13 @@ fn out(wanted: &Wanted) -> Result<PathBuf> {
     Ok(folder)
 }
 
-fn choose(wanted: &Wanted, suite: &Suite) -> suites::Choice {
+fn choose(wanted: &Wanted, suite: &Suite) -> Choice {
     if wanted.all {
         suite.everything()
     } else if wanted.focus.is_empty() {
         suite.listed()
     } else {
-        suites::Choice { focus: wanted.focus.clone(), skip: suite.skip.clone() }
+        Choice { focus: wanted.focus.clone(), skip: suite.skip.clone() }
     }
 }
 

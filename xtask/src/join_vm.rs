@@ -7,30 +7,26 @@ mod before_after;
 mod machine;
 mod network;
 mod package;
-mod pods;
+pub(crate) mod power_cuts;
 mod steps;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 use self::before_after::Seen;
 use self::machine::Machine;
-use crate::kind::{self, Bed, web};
+use crate::kind::pods::{Nodes, WAIT};
+use crate::kind::{self, Bed, timed, web};
 use crate::summary::Counts;
 use crate::{dist, sh, vagrant_box};
 
 /// Gantry's package; made anew where it is not given.
 const DEB: &str = "DEB";
-/// The cluster; what its docker containers are called begins with it.
-const CLUSTER: &str = "join-vm";
 /// The machine's name, and so the node's.
 const NODE: &str = "gantry-vm";
-/// For what an emulated machine does in a minute where it has its processors to itself.
-const WAIT: Duration = Duration::from_secs(600);
 
 /// One step of the tier.
 type Step = (&'static str, fn(&mut Stage<'_>) -> Result<()>);
@@ -40,10 +36,12 @@ const STEPS: [Step; 13] = [
     ("join-vm: apt-get install starts the runtime", package::install),
     ("join-vm: gantry image load", steps::load_images),
     ("join-vm: Vagrant's script joins the cluster, and the node becomes ready", steps::join),
-    ("join-vm: a Deployment on both nodes", pods::deploy),
-    ("join-vm: its Service answers by name in a pod of each node", pods::by_name),
-    ("join-vm: its NodePort answers on each node, asked on each", pods::by_node_port),
-    ("join-vm: exec, logs, cp there and back, port-forward", pods::talk),
+    ("join-vm: a Deployment on both nodes", steps::deploy),
+    ("join-vm: its Service answers by name in a pod of each node", |stage| stage.nodes(|it| it.by_name())),
+    ("join-vm: its NodePort answers on each node, asked on each", |stage| {
+        stage.nodes(|it| it.by_node_port())
+    }),
+    ("join-vm: exec, logs, cp there and back, port-forward", |stage| stage.nodes(|it| it.talk())),
     ("join-vm: an upgrade of the package restarts no pod", package::upgrade),
     ("join-vm: the node and its pods come back after a reboot", steps::reboot),
     ("join-vm: kubectl drain, gantry leave", steps::leave),
@@ -58,17 +56,55 @@ struct Stage<'a> {
     later: String,
     /// Of this tier's own files.
     folder: PathBuf,
+    /// A registry that the machine asks before any other.
+    mirror: Option<String>,
     /// From the first step on.
     booted: Option<(Machine<'a>, Seen)>,
 }
 
 impl<'a> Stage<'a> {
+    /// With the package, and the images of a worker, where the machine will have them.
+    fn new(bed: &'a Bed, deb: &Path, own: &Path) -> Result<Self> {
+        let folder = bed.folder.join("machine");
+        let brought = machine::brought(&folder);
+        fs::create_dir_all(&brought).with_context(|| format!("make {}", brought.display()))?;
+        kind::worker_images(&brought, own)?;
+        web::archive(&brought)?;
+        let later = package::write(deb, &brought)?;
+        Ok(Self { bed, later, folder, mirror: None, booted: None })
+    }
+
     fn machine(&mut self) -> Result<&mut Machine<'a>> {
         self.booted.as_mut().map(|(machine, _)| machine).context("the machine has not been booted")
     }
+
+    /// The look at the nodes' pods.
+    fn nodes<T>(&self, look: impl FnOnce(&Nodes<'_>) -> Result<T>) -> Result<T> {
+        let (machine, _) = self.booted.as_ref().context("the machine has not been booted")?;
+        let run = |script: &str| machine.run(script);
+        let (address, folder) = (&machine.address, &self.folder);
+        look(&Nodes { bed: self.bed, machine: NODE, address, run: &run, folder })
+    }
+
+    /// Each step, and the machine's end. One whose predecessor has failed is not tried.
+    fn run(mut self, tier: &str, steps: &[Step]) -> Counts {
+        let mut counts = Counts::default();
+        for (name, step) in steps {
+            if counts.failed == 0 {
+                counts += timed(name, || step(&mut self));
+            }
+        }
+        if counts.failed > 0 {
+            println!("{}", self.machine().map(|it| it.state()).unwrap_or_default());
+        }
+        if let Some((machine, _)) = self.booted.take() {
+            counts += timed(&format!("{tier}: the machine powers off"), || machine.power_off());
+        }
+        counts
+    }
 }
 
-/// All of it: a step whose predecessor has failed is not tried.
+/// All of it.
 pub(crate) fn tests() -> Result<Counts> {
     sh::require_root("a kind cluster")?;
     let deb = package()?;
@@ -77,42 +113,14 @@ pub(crate) fn tests() -> Result<Counts> {
     vagrant_box::files()?;
     web::fetch()?;
     let made = kind::node_image(&own)?;
-    let host = kind::seen()?;
-    let bed = Bed::start(sh::target_dir().join("join-vm-tier"), CLUSTER)?;
-    let mut counts = timed("join-vm: create cluster", || bed.create(&made, 1));
-    let folder = bed.folder.join("machine");
-    let brought = machine::brought(&folder);
-    fs::create_dir_all(&brought).with_context(|| format!("make {}", brought.display()))?;
-    kind::worker_images(&brought, &own)?;
-    web::archive(&brought)?;
-    let later = package::write(&deb, &brought)?;
-    let mut stage = Stage { bed: &bed, later, folder, booted: None };
-    for (name, step) in STEPS {
-        if counts.failed == 0 {
-            counts += timed(name, || step(&mut stage));
-        }
-    }
-    if counts.failed > 0 {
-        println!("{}\n{}", bed.state(), stage.machine().map(|it| it.state()).unwrap_or_default());
-    }
-    if let Some((machine, _)) = stage.booted.take() {
-        counts += timed("join-vm: the machine powers off", || machine.power_off());
-    }
-    counts += timed("join-vm: delete cluster", || bed.delete());
-    counts += timed("join-vm: docker's end leaves no cgroup", || bed.end());
-    counts += timed("join-vm: the host has the links and mounts that it had", || kind::as_before(&host));
-    Ok(counts)
+    kind::on_cluster("join-vm", "join-vm", &[&made], |bed| match Stage::new(bed, &deb, &own) {
+        Ok(stage) => stage.run("join-vm", &STEPS),
+        Err(error) => Counts::check("join-vm: the machine's files", Err(error)),
+    })
 }
 
-/// A check, and how long it took.
-fn timed(name: &str, step: impl FnOnce() -> Result<()>) -> Counts {
-    let begin = Instant::now();
-    let outcome = step();
-    println!("{:>5} s", begin.elapsed().as_secs());
-    Counts::check(name, outcome)
-}
-
-fn package() -> Result<PathBuf> {
+/// Gantry's package: the one that is named, or a new one.
+pub(crate) fn package() -> Result<PathBuf> {
     match std::env::var_os(DEB) {
         Some(deb) => fs::canonicalize(&deb).with_context(|| format!("{DEB}={}", deb.display())),
         None => dist::package(),
@@ -120,7 +128,7 @@ fn package() -> Result<PathBuf> {
 }
 
 /// What the package has is what the cluster's first node is made of.
-fn programs(deb: &Path, to: &Path) -> Result<PathBuf> {
+pub(crate) fn programs(deb: &Path, to: &Path) -> Result<PathBuf> {
     sh::run(Command::new("dpkg-deb").arg("--extract").arg(deb).arg(to))?;
     Ok(to.join("usr/lib/gantry"))
 }

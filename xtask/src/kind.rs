@@ -7,6 +7,9 @@ mod engine;
 mod image;
 mod images;
 mod oci;
+pub(crate) mod pods;
+pub(crate) mod registry;
+mod tier;
 pub(crate) mod web;
 
 use std::ffi::OsString;
@@ -22,12 +25,13 @@ use gantry_tests::peers::Programs;
 use self::engine::Docker;
 use crate::sh;
 
-pub(crate) use self::bed::{Bed, as_before, seen};
+pub(crate) use self::bed::Bed;
 pub(crate) use self::checks::tests;
 pub(crate) use self::engine::keep;
-pub(crate) use self::image::of as node_image;
+pub(crate) use self::image::{of as node_image, of_upstream as upstream_image};
 pub(crate) use self::images::of_a_worker as worker_images;
 pub(crate) use self::oci::run as oci_runtime;
+pub(crate) use self::tier::{on_cluster, timed};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Task {
@@ -94,20 +98,26 @@ fn up(options: &Up) -> Result<()> {
     sh::require_root("a kind cluster")?;
     let made = image::make(options.release)?;
     let docker = Docker::find_or_start()?;
-    create(&docker, &made, options)?;
+    create(&docker, &vec![&made; usize::from(options.nodes)], &options.at)?;
     tell(&docker, &options.at)
 }
 
-fn create(docker: &Docker, made: &image::Made, options: &Up) -> Result<()> {
-    load(docker, made)?;
-    let config = sh::cache_dir().join("kind").join(format!("{}.yaml", options.at.name));
+/// A node of each image; the first one has the control plane.
+fn create(docker: &Docker, nodes: &[&image::Made], at: &At) -> Result<()> {
+    for (index, made) in nodes.iter().enumerate() {
+        if nodes[..index].iter().all(|known| known.name != made.name) {
+            load(docker, made)?;
+        }
+    }
+    let config = sh::cache_dir().join("kind").join(format!("{}.yaml", at.name));
     let cgroup_v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
-    fs::write(&config, document(options.nodes, cgroup_v2)).with_context(|| config.display().to_string())?;
-    let mut create = kind(docker, &options.at)?;
-    create.args(["create", "cluster", "--image", &made.name, "--wait", "5m", "--config"]).arg(&config);
-    sh::run(create.args(["--name", &options.at.name]))?;
+    let images: Vec<&str> = nodes.iter().map(|made| made.name.as_str()).collect();
+    fs::write(&config, document(&images, cgroup_v2)).with_context(|| config.display().to_string())?;
+    let mut create = kind(docker, at)?;
+    create.args(["create", "cluster", "--wait", "5m", "--config"]).arg(&config);
+    sh::run(create.args(["--name", &at.name]))?;
     // kind waits for the control plane alone.
-    let mut wait = beside(docker, &options.at)?;
+    let mut wait = beside(docker, at)?;
     wait.args(["kubectl", "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=300s"]);
     sh::run(&mut wait)
 }
@@ -124,15 +134,18 @@ fn load(docker: &Docker, made: &image::Made) -> Result<()> {
     sh::run(load.args(["load", "--quiet", "--input"]).arg(&made.archive))
 }
 
-/// What kind is told.
-fn document(nodes: u8, cgroup_v2: bool) -> String {
+/// What kind is told: the image of each node.
+fn document(images: &[&str], cgroup_v2: bool) -> String {
     let mut text = String::from("kind: Cluster\napiVersion: kind.x-k8s.io/v1alpha4\n");
     if !cgroup_v2 {
         // Kubelets refuse cgroup v1 from 1.35 on, unless told.
         text.push_str("kubeadmConfigPatches:\n- |\n  kind: KubeletConfiguration\n  failCgroupV1: false\n");
     }
-    text.push_str("nodes:\n- role: control-plane\n");
-    text.push_str(&"- role: worker\n".repeat(usize::from(nodes) - 1));
+    text.push_str("nodes:\n");
+    for (index, image) in images.iter().enumerate() {
+        let role = if index == 0 { "control-plane" } else { "worker" };
+        text.push_str(&format!("- role: {role}\n  image: {image}\n"));
+    }
     text
 }
 
@@ -219,10 +232,10 @@ mod tests {
 
     #[test]
     fn a_host_with_cgroup_v1_tells_the_kubelets() {
-        let text = document(3, false);
+        let text = document(&["a:1", "b:1"], false);
         assert!(text.contains("  kind: KubeletConfiguration\n  failCgroupV1: false\n"), "{text}");
-        assert!(text.ends_with("nodes:\n- role: control-plane\n- role: worker\n- role: worker\n"), "{text}");
-        assert!(!document(1, true).contains("kubeadmConfigPatches"));
-        assert!(document(1, true).ends_with("nodes:\n- role: control-plane\n"));
+        let nodes = "nodes:\n- role: control-plane\n  image: a:1\n- role: worker\n  image: b:1\n";
+        assert!(text.ends_with(nodes), "{text}");
+        assert!(!document(&["a:1"], true).contains("kubeadmConfigPatches"));
     }
 }

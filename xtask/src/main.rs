@@ -26,6 +26,7 @@ mod pace;
 mod sh;
 mod summary;
 mod tiers;
+mod vagrant;
 mod vagrant_box;
 mod vm;
 
@@ -215,6 +216,8 @@ enum Bench {
     },
     /// Pulls of images with the layers of well-known ones, and what each optimisation is worth
     Pull(bench::pull::Asked),
+    /// `kind load` of a large image onto a node of upstream's and one of Gantry's
+    KindLoad(bench::kind_load::Asked),
 }
 
 fn main() -> ExitCode {
@@ -238,6 +241,7 @@ fn main() -> ExitCode {
         }
         Task::Bench { what: Bench::First { pods, pulls } } => bench::outside(Counts { pods, pulls }),
         Task::Bench { what: Bench::Pull(asked) } => bench::pull::outside(&asked),
+        Task::Bench { what: Bench::KindLoad(asked) } => bench::kind_load::run(&asked),
         Task::BenchPullInside(asked) => bench::pull::inside(&asked),
         Task::BenchInside { pods, pulls } => bench::inside(Counts { pods, pulls }),
         Task::DemoInside { out } => demo::inside(&out),

@@ -107,3 +107,21 @@ pub(crate) fn is_root() -> Result<bool> {
         .and_then(|ids| ids.split_whitespace().nth(1));
     Ok(effective == Some("0"))
 }
+
+/// As one word of a shell.
+pub(crate) fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_is_one_word_of_the_shell_there() {
+        let script = "printf '%s\\n' \"$HOME\"; echo it''s";
+        let output =
+            Command::new("sh").args(["-c", &format!("printf %s {}", quoted(script))]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), script);
+    }
+}

@@ -12,7 +12,8 @@ use clap::ValueEnum;
 use crate::summary::{self, Counts};
 use crate::vm::Machine;
 use crate::{
-    build, churn, clean_room, conformance, demo, dist, flaky, fuzz, join_vm, kernel, monitor_compat, sh, vm,
+    build, churn, clean_room, conformance, demo, dist, flaky, fuzz, join_vm, kernel, monitor_compat, sh,
+    vagrant, vm,
 };
 
 /// A tier: what it needs grows from one to the next.
@@ -44,7 +45,11 @@ pub(crate) enum Tier {
     Join,
     /// An emulated machine joins a kind cluster by the package and leaves it without a trace; only with --full or by name
     JoinVm,
-    /// A kind cluster of two Gantry nodes on a docker of its own; only with --full or by name
+    /// The same machine and cluster by `vagrant up`; only with --full or by name
+    Vagrant,
+    /// Twenty power cuts of such a machine amid pulls, a network that is gone, a wrong clock; only with --full or by name
+    PowerCuts,
+    /// Kind clusters of two nodes, one all Gantry's, one with upstream's control plane; only with --full or by name
     Kind,
     /// Upstream's own specs, the lists of `tests/suites.toml`; only with --full or by name
     Conformance,
@@ -104,7 +109,9 @@ impl Tier {
             Tier::Disruption => 1800,
             Tier::Join => 120,
             Tier::JoinVm => 1500,
-            Tier::Kind => 240,
+            Tier::Vagrant => 2400,
+            Tier::PowerCuts => 5400,
+            Tier::Kind => 480,
             Tier::Conformance => 600,
             Tier::Peer => 600,
             Tier::VmCri => 600,
@@ -163,6 +170,8 @@ impl Tier {
                 kernel::on_host(&kernel::JOIN, &programs, filter)
             }
             Tier::JoinVm => join_vm::tests(),
+            Tier::Vagrant => vagrant::tests(),
+            Tier::PowerCuts => join_vm::power_cuts::tests(),
             Tier::Kind => crate::kind::tests(),
             Tier::Conformance => {
                 let mut counts =
@@ -282,7 +291,7 @@ const KERNEL_CLIPPY: &str = "clippy --package gantry-tests --package gantry-cni 
     --deny warnings --allow clippy::unwrap_used --allow clippy::panic --allow clippy::needless_pass_by_value";
 
 /// What takes longer than CI has.
-const LONG: [Tier; 17] = [
+const LONG: [Tier; 19] = [
     Tier::CleanRoom,
     Tier::Faults,
     Tier::MonitorCompat,
@@ -292,6 +301,8 @@ const LONG: [Tier; 17] = [
     Tier::Disruption,
     Tier::Join,
     Tier::JoinVm,
+    Tier::Vagrant,
+    Tier::PowerCuts,
     Tier::Kind,
     Tier::Fuzz,
     Tier::Churn,

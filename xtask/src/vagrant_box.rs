@@ -1,6 +1,7 @@
 //! `cargo xtask vagrant-box`: a whole Debian machine with systemd, sshd, kubeadm and kubectl, as a disk with its kernel in
 //! the cache, and as a box for Vagrant's libvirt provider in `vagrant` of the target folder. Owns what is in it; never
-//! boots it. Called by `main`, and by the tier `join-vm`.
+//! boots it. Called by `main`, and by the tiers
+//! that boot it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,7 +33,7 @@ pub(crate) fn run() -> Result<()> {
 }
 
 /// The box's file, made anew only when the disk is another one.
-fn make() -> Result<PathBuf> {
+pub(crate) fn make() -> Result<PathBuf> {
     let files = files()?;
     let folder = sh::target_dir().join("vagrant");
     fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;

@@ -192,8 +192,29 @@ pub(super) fn dns() -> Value {
     ])
 }
 
+/// Whose certificates metrics-server takes from kubelets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KubeletTrust {
+    /// The cluster's authority's
+    Cluster,
+    /// Any: a cluster of kubeadm gives kubelets none to serve with, and they make their own
+    Any,
+}
+
+impl KubeletTrust {
+    fn argument(self) -> &'static str {
+        match self {
+            Self::Cluster => {
+                "--kubelet-certificate-authority=/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+            }
+            Self::Any => "--kubelet-insecure-tls",
+        }
+    }
+}
+
 /// metrics-server, and the API that it adds.
-pub(super) fn metrics() -> Value {
+#[must_use]
+pub fn metrics(trust: KubeletTrust) -> Value {
     let name = "metrics-server";
     let labels = json!({ "k8s-app": name });
     let probe = |path: &str| json!({ "httpGet": { "path": path, "port": "https", "scheme": "HTTPS" }, "periodSeconds": 5 });
@@ -205,7 +226,7 @@ pub(super) fn metrics() -> Value {
             "--secure-port=10250",
             "--kubelet-preferred-address-types=InternalIP",
             "--kubelet-use-node-status-port",
-            "--kubelet-certificate-authority=/var/run/secrets/kubernetes.io/serviceaccount/ca.crt",
+            trust.argument(),
             // As often as it goes; a call may take nine tenths of it.
             "--metric-resolution=10s",
             "--kubelet-request-timeout=8s",

@@ -80,10 +80,20 @@ impl Recipe {
     }
 }
 
-/// The store's folder.
-fn store() -> Result<PathBuf> {
+/// The folder of all that is made here.
+fn folder() -> Result<PathBuf> {
     let parent = go::cache().parent().map(Path::to_owned).context("a cache folder at the root")?;
     Ok(parent.join("images"))
+}
+
+/// What docker-registry serves: its `rootdirectory`.
+///
+/// # Errors
+/// When nothing was built.
+pub fn store() -> Result<PathBuf> {
+    let store = folder()?.join("store");
+    ensure!(store.is_dir(), "{} is not there: cargo xtask cluster build", store.display());
+    Ok(store)
 }
 
 /// Builds what is not up to date, and fetches the packages for it. The programs in them must have been built, Gantry's
@@ -92,8 +102,8 @@ fn store() -> Result<PathBuf> {
 /// # Errors
 /// When apt does not know a package, or a program is missing.
 pub fn build(sets: &[Set]) -> Result<()> {
-    let store = store()?;
-    let stamps = store.join("stamps");
+    let folder = folder()?;
+    let stamps = folder.join("stamps");
     std::fs::create_dir_all(&stamps).with_context(|| format!("make {}", stamps.display()))?;
     let mut registry = None;
     for recipe in sets.iter().flat_map(|set| recipes::of(*set)) {
@@ -104,7 +114,7 @@ pub fn build(sets: &[Set]) -> Result<()> {
         }
         let registry = match &mut registry {
             Some(registry) => registry,
-            None => registry.insert(Registry::start_on(free_port()?, &store.join("store"))?),
+            None => registry.insert(Registry::start_on(free_port()?, &folder.join("store"))?),
         };
         push(registry, &recipe).with_context(|| format!("make the image {}", recipe.first()))?;
         std::fs::write(&at, stamp).with_context(|| at.display().to_string())?;
@@ -130,8 +140,7 @@ fn push(registry: &Registry, recipe: &Recipe) -> Result<()> {
 /// # Errors
 /// When nothing was built, or something listens there.
 pub fn serve() -> Result<Registry> {
-    let folder = store()?.join("store");
-    ensure!(folder.is_dir(), "{} is not there: cargo xtask cluster build", folder.display());
+    let folder = store()?;
     let port = REGISTRY.rsplit(':').next().and_then(|port| port.parse().ok()).context("a port")?;
     Registry::start_on(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port), &folder)
 }

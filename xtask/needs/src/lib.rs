@@ -36,6 +36,8 @@ pub enum Use {
     Kind,
     /// Talks to a machine that it has booted from a disk
     Ssh,
+    /// Runs Vagrant's machines by libvirt
+    Libvirt,
 }
 
 /// A program in PATH or a file, and the package that has it.
@@ -99,6 +101,12 @@ pub const NEEDS: &[Need] = &[
     need("ssh", "openssh-client", Use::Ssh),
     need("debugfs", "e2fsprogs", Use::Ssh),
     need("setpriv", "util-linux", Use::Ssh),
+    need("vagrant", "vagrant", Use::Libvirt),
+    need("/usr/share/vagrant-plugins/plugins.d/vagrant-libvirt.json", "vagrant-libvirt", Use::Libvirt),
+    need("libvirtd", "libvirt-daemon-system", Use::Libvirt),
+    need("virsh", "libvirt-clients", Use::Libvirt),
+    need("dnsmasq", "dnsmasq-base", Use::Libvirt),
+    need("qemu-img", "qemu-utils", Use::Libvirt),
 ];
 
 /// What a task of `cargo xtask` needs. `tiers` are those that were asked for: none means all that
@@ -119,7 +127,7 @@ pub fn uses(task: &str, tiers: &[String], full: bool) -> Vec<Use> {
         _ => Vec::new(),
     };
     if full && task == "test" {
-        uses.extend([Use::History, Use::Fuzz, Use::CleanRoom, Use::Dist, Use::Kind, Use::Ssh]);
+        uses.extend([Use::History, Use::Fuzz, Use::CleanRoom, Use::Dist, Use::Kind, Use::Ssh, Use::Libvirt]);
     }
     uses
 }
@@ -134,9 +142,22 @@ fn of_tier(tier: &str) -> &'static [Use] {
         "fuzz" => &[Use::Build, Use::Pods, Use::Fuzz],
         "kernel" | "failpoints" | "faults" => &[Use::Build, Use::Pods, Use::Packages, Use::Cgo],
         "clean-room" => &[Use::Build, Use::CleanRoom],
-        "kind" => &[Use::Build, Use::Pods, Use::Packages, Use::CleanRoom, Use::Kind],
+        "kind" => &[Use::Build, Use::Pods, Use::Packages, Use::Cgo, Use::CleanRoom, Use::Kind],
         "dist" => &[Use::Build, Use::History, Use::CleanRoom, Use::Dist],
-        "join-vm" => &[
+        "vagrant" => &[
+            Use::Build,
+            Use::History,
+            Use::Pods,
+            Use::Packages,
+            Use::Cgo,
+            Use::CleanRoom,
+            Use::Dist,
+            Use::Machine,
+            Use::Kind,
+            Use::Ssh,
+            Use::Libvirt,
+        ],
+        "join-vm" | "power-cuts" => &[
             Use::Build,
             Use::History,
             Use::Pods,
@@ -260,6 +281,12 @@ pub const STARTED: &[(&str, &[&str], Use)] = &[
     ("ssh", &["-V"], Use::Ssh),
     ("debugfs", &["-V"], Use::Ssh),
     ("setpriv", &["--version"], Use::Ssh),
+    ("vagrant", &["--version"], Use::Libvirt),
+    ("test", &["-e", "/usr/share/vagrant-plugins/plugins.d/vagrant-libvirt.json"], Use::Libvirt),
+    ("libvirtd", &["--version"], Use::Libvirt),
+    ("virsh", &["--version"], Use::Libvirt),
+    ("dnsmasq", &["--version"], Use::Libvirt),
+    ("qemu-img", &["--version"], Use::Libvirt),
     ("cargo", &["--version"], Use::Build),
     ("rustc", &["--version"], Use::Build),
     ("go", &["version"], Use::Build),

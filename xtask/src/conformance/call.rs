@@ -87,7 +87,9 @@ fn node_specs(called: &Called, folder: &Path) -> Result<()> {
         format!("--report-dir={}", called.out.display()),
         "--prepull-images=false".to_owned(),
     ];
-    ginkgo(called, folder, "e2e_node.test", &own)
+    let mut env = Command::new("env");
+    env.env(gantry_tests::place::BIN_DIR, bin_dir()?);
+    ginkgo(env, called, folder, "e2e_node.test", &own)
 }
 
 /// The suite's own defaults but for what this machine needs, as in a cluster.
@@ -129,17 +131,8 @@ fn e2e(called: &Called, folder: &Path) -> Result<()> {
         outside: Outside::Closed,
         join: Join::Given,
     })?;
-    let own = [
-        format!("--kubeconfig={}", cluster.kubeconfig("admin").display()),
-        format!("--kubectl-path={}", programs::path("kubectl")?.display()),
-        format!("--report-dir={}", called.out.display()),
-        "--provider=local".to_owned(),
-        "--num-nodes=1".to_owned(),
-        "--minStartupPods=0".to_owned(),
-        "--allowed-not-ready-nodes=0".to_owned(),
-        "--dns-domain=cluster.local".to_owned(),
-    ];
-    let ran = ginkgo(called, folder, "e2e.test", &own);
+    let own = e2e_flags(&cluster.kubeconfig("admin"), &called.out)?;
+    let ran = ginkgo(Command::new("env"), called, folder, "e2e.test", &own);
     // What the node asked of the API server is a result, too.
     let audit =
         std::fs::copy(cluster.audit_log(), called.out.join(super::asked::LOG)).context("keep the audit log");
@@ -147,29 +140,49 @@ fn e2e(called: &Called, folder: &Path) -> Result<()> {
     ran.and(audit.map(drop)).and(ended)
 }
 
-fn ginkgo(called: &Called, folder: &Path, program: &str, own: &[String]) -> Result<()> {
+/// e2e.test's own flags on a cluster.
+pub(super) fn e2e_flags(kubeconfig: &Path, out: &Path) -> Result<[String; 8]> {
+    Ok([
+        format!("--kubeconfig={}", kubeconfig.display()),
+        format!("--kubectl-path={}", programs::path("kubectl")?.display()),
+        format!("--report-dir={}", out.display()),
+        "--provider=local".to_owned(),
+        "--num-nodes=1".to_owned(),
+        "--minStartupPods=0".to_owned(),
+        "--allowed-not-ready-nodes=0".to_owned(),
+        "--dns-domain=cluster.local".to_owned(),
+    ])
+}
+
+/// Runs a suite. `env` is env(1), where the suite is to run.
+pub(super) fn ginkgo(
+    mut env: Command,
+    called: &Called,
+    folder: &Path,
+    program: &str,
+    own: &[String],
+) -> Result<()> {
     let choice = Choice::read(&called.out)?;
     // Ginkgo runs a program in the program's own folder, and this one writes there.
     let here = folder.join("run");
     std::fs::create_dir_all(&here)?;
     let linked = here.join(program);
     std::os::unix::fs::symlink(programs::path(program)?, &linked)?;
-    let mut command = Command::new(programs::path("ginkgo")?);
-    command
-        .arg(format!("--procs={}", called.procs))
+    // Where `env` enters namespaces, the working folder of this process does not come along.
+    env.arg("--chdir").arg(&here).arg(programs::path("ginkgo")?);
+    env.arg(format!("--procs={}", called.procs))
         .args(["--timeout=24h", "--no-color", "--keep-going", "--json-report=report.json"])
         .arg(format!("--output-dir={}", called.out.display()));
     for (flag, list) in [("--focus", &choice.focus), ("--skip", &choice.skip)] {
-        command.args(list.iter().map(|one| format!("{flag}={one}")));
+        env.args(list.iter().map(|one| format!("{flag}={one}")));
     }
-    command.arg(&linked).arg("--").args(own).args(&called.flags).current_dir(&here);
+    env.arg(&linked).arg("--").args(own).args(&called.flags);
     let log = called.out.join("suite.log");
     let output = std::fs::File::create(&log).with_context(|| log.display().to_string())?;
     println!("{program} runs; what it says is in {}", log.display());
-    let status = command
+    let status = env
         .env("HOME", folder)
         .env("TMPDIR", folder)
-        .env(gantry_tests::place::BIN_DIR, bin_dir()?)
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)
         .stderr(output)

@@ -7,7 +7,8 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::machine::THERE;
-use super::{NODE, Stage, pods, steps};
+use super::{NODE, Stage};
+use crate::kind::pods;
 use crate::sh;
 
 /// Without a way to a mirror: the package needs nothing that the machine lacks.
@@ -64,8 +65,7 @@ pub(super) fn upgrade(stage: &mut Stage<'_>) -> Result<()> {
     let boot = machine.boot_id()?;
     let after = machine.run(MONITORS)?;
     ensure!(before == after, "the monitors before:\n{before}\nand after:\n{after}");
-    steps::await_ready(bed, &boot)?;
-    pods::by_name(stage)?;
+    stage.nodes(|it| it.await_ready(&boot).and_then(|()| it.by_name()))?;
     let pods_after = pods::containers(bed, NODE)?;
     ensure!(pods_before == pods_after, "the containers before:\n{pods_before}\nand after:\n{pods_after}");
     Ok(())

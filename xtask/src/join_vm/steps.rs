@@ -7,10 +7,9 @@ use anyhow::{Context, Result, ensure};
 use gantry_tests::poll::poll;
 
 use super::before_after::Seen;
-use super::machine::{Machine, THERE};
-use super::network::{self, Place};
-use super::{CLUSTER, NODE, Stage, WAIT, package};
-use crate::kind::Bed;
+use super::machine::{Machine, THERE, brought};
+use super::network::Place;
+use super::{NODE, Stage, WAIT, package};
 use crate::{sh, vagrant_box};
 
 pub(super) fn boot(stage: &mut Stage<'_>) -> Result<()> {
@@ -37,9 +36,11 @@ pub(super) fn load_images(stage: &mut Stage<'_>) -> Result<()> {
 /// As Vagrant does it, by the same script.
 pub(super) fn join(stage: &mut Stage<'_>) -> Result<()> {
     let (bed, folder) = (stage.bed, stage.folder.clone());
+    let mirror = stage.mirror.clone().unwrap_or_default();
     let machine = stage.machine()?;
     let facts = folder.join("facts");
-    fs::write(&facts, network::cluster(bed, &["facts", CLUSTER, &machine.address])? + "\n")?;
+    let said = bed.vagrant_script(&["facts", bed.name(), &machine.address, &mirror])?;
+    fs::write(&facts, said + "\n")?;
     machine.put(&facts, "/tmp/gantry-facts")?;
     machine.put(&sh::root().join("vagrant/provision.sh"), "/tmp/provision.sh")?;
     let call = format!("sh /tmp/provision.sh {} /tmp/gantry-facts", package::there(package::FIRST));
@@ -53,36 +54,22 @@ pub(super) fn join(stage: &mut Stage<'_>) -> Result<()> {
     };
     println!("{said}");
     let boot = machine.boot_id()?;
-    await_ready(bed, &boot)
+    stage.nodes(|it| it.await_ready(&boot))
 }
 
-/// Until the node tells that it is ready, in that boot, and so are its system's pods.
-pub(super) fn await_ready(bed: &Bed, boot: &str) -> Result<()> {
-    let form = "jsonpath={.status.nodeInfo.bootID} {.status.conditions[?(@.type==\"Ready\")].status}";
-    let wanted = format!("{boot} True");
-    bed.within(WAIT, "the node to be ready", &["kubectl", "get", "node", NODE, "--output", form], |said| {
-        said == wanted
-    })?;
-    let field = format!("--field-selector=spec.nodeName={NODE}");
-    let form = "jsonpath={.items[*].status.containerStatuses[0].ready}";
-    let words = ["kubectl", "get", "pods", "--namespace", "kube-system", &field, "--output", form];
-    bed.within(WAIT, "kube-proxy and the network's agent", &words, |said| said == "true true").map(drop)
+pub(super) fn deploy(stage: &mut Stage<'_>) -> Result<()> {
+    let archive = brought(&stage.folder).join("web.tar");
+    stage.nodes(|it| it.deploy(&archive))
 }
 
 pub(super) fn reboot(stage: &mut Stage<'_>) -> Result<()> {
-    let bed = stage.bed;
-    let machine = stage.machine()?;
-    let boot = machine.reboot()?;
-    await_ready(bed, &boot)?;
-    let field = format!("--field-selector=spec.nodeName={NODE}");
-    let form = "jsonpath={range .items[*]}{.status.containerStatuses[0].ready} \
-                {.status.containerStatuses[0].restartCount} {end}";
-    let words = ["kubectl", "get", "pods", "--selector=app=web", &field, "--output", form];
-    bed.within(WAIT, "both pods to run again, each restarted once", &words, |said| {
-        said.trim() == "true 1 true 1"
-    })?;
-    super::pods::by_name(stage)?;
-    super::pods::by_node_port(stage)
+    let boot = stage.machine()?.reboot()?;
+    stage.nodes(|it| {
+        it.await_ready(&boot)?;
+        it.await_restarts(1)?;
+        it.by_name()?;
+        it.by_node_port()
+    })
 }
 
 pub(super) fn leave(stage: &mut Stage<'_>) -> Result<()> {
@@ -91,9 +78,9 @@ pub(super) fn leave(stage: &mut Stage<'_>) -> Result<()> {
     let machine = stage.machine()?;
     println!("{}", machine.run("gantry leave --dry-run")?);
     println!("{}", machine.run("gantry leave")?);
-    network::cluster(bed, &["forget", CLUSTER, NODE])?;
+    bed.vagrant_script(&["forget", bed.name(), NODE])?;
     let left = bed.kubectl(&["get", "nodes", "--output", "name"])?;
-    ensure!(left == format!("node/{}", network::container()), "the cluster has {left}");
+    ensure!(left == format!("node/{}", bed.control_plane()), "the cluster has {left}");
     Ok(())
 }
 

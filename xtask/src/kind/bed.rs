@@ -1,5 +1,5 @@
 //! A kind cluster of a tier, on a docker of its own. Owns its start and its end, and commands inside; what is looked at is the
-//! tier's. Never uses the host's docker. Called by the tiers `kind` and `join-vm`.
+//! tier's. Never uses the host's docker. Called by the tiers that make one.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use gantry_tests::poll::poll;
 
 use super::engine::{self, Docker};
 use super::image::Made;
-use super::{At, Up, beside, create, kind};
+use super::{At, beside, create, kind};
 use crate::sh;
 
 const WAIT: Duration = Duration::from_secs(300);
@@ -32,10 +32,32 @@ impl Bed {
         Ok(Self { docker: engine::start(&folder)?, at: At { name: name.into() }, folder })
     }
 
-    /// Makes the cluster.
-    pub(crate) fn create(&self, made: &Made, nodes: u8) -> Result<()> {
-        let options = Up { at: self.at.clone(), nodes, release: false, look: crate::Look::default() };
-        create(&self.docker, made, &options)
+    /// Makes the cluster, a node of each image.
+    pub(crate) fn create(&self, nodes: &[&Made]) -> Result<()> {
+        create(&self.docker, nodes, &self.at)
+    }
+
+    /// The cluster's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.at.name
+    }
+
+    /// The container of the first node, and that node's name.
+    pub(crate) fn control_plane(&self) -> String {
+        format!("{}-control-plane", self.at.name)
+    }
+
+    /// Where that node is in docker's network.
+    pub(crate) fn control_plane_address(&self) -> Result<String> {
+        let form = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}";
+        self.run(&["docker", "inspect", "--format", form, &self.control_plane()])
+    }
+
+    /// Asks the script that Vagrant asks.
+    pub(crate) fn vagrant_script(&self, words: &[&str]) -> Result<String> {
+        let script = sh::root().join("vagrant/cluster.sh");
+        let script = script.to_str().context("a path")?;
+        self.run(&[&["sh", script], words].concat())
     }
 
     /// Removes the cluster.

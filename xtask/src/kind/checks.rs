@@ -1,79 +1,82 @@
-//! The tier `kind`: a cluster of two nodes, both Gantry's, on a docker of its own: a Deployment on both, its Service by
-//! name, exec, logs, `kind load`, a restart of a node, and the end without a trace. Owns the steps and their names; they
-//! follow one another. Called by the tiers.
+//! The tier `kind`: two clusters, each on a docker of its own: one of two nodes of Gantry's, and one whose control plane is
+//! upstream's. In each a Deployment on both nodes, its Service by name, exec, logs, `kind load`, a restart of the worker,
+//! and the end without a trace. Owns the steps and their names; they follow one another. Called by the tiers.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
 
-use super::bed::{Bed, as_before, seen};
-use super::image;
+use super::bed::Bed;
+use super::image::{self, Made};
+use super::tier::on_cluster;
 use super::web::{self, IMAGE};
-use crate::sh;
 use crate::summary::Counts;
+use crate::{build, sh};
 
-const NAME: &str = "tier";
 const WEB: &str = include_str!("web.yaml");
 
 /// One step of the tier.
 type Step = (&'static str, fn(&Bed) -> Result<()>);
 
-const STEPS: [Step; 6] = [
-    ("kind: both nodes are Gantry's", nodes),
-    ("kind: kind load brings an image to both nodes", load_image),
-    ("kind: a Deployment on both nodes answers through its Service by name", deployment),
-    ("kind: exec and logs", exec_and_logs),
-    ("kind: a node that docker restarts comes back with its pods", restart),
-    ("kind: a Deployment that is deleted leaves no container", delete),
+const STEPS: [Step; 5] = [
+    ("kind load brings an image to both nodes", load_image),
+    ("a Deployment on both nodes answers through its Service by name", deployment),
+    ("exec and logs", exec_and_logs),
+    ("a node that docker restarts comes back with its pods", restart),
+    ("a Deployment that is deleted leaves no container", delete),
 ];
 
 /// All of it: a step whose predecessor has failed is not tried.
 pub(crate) fn tests() -> Result<Counts> {
     sh::require_root("a kind cluster")?;
     web::fetch()?;
-    let made = image::make(false)?;
-    let before = seen()?;
-    let bed = Bed::start(sh::target_dir().join("kind-tier"), NAME)?;
-    let mut failed = None;
-    let mut counts = Counts::default();
-    counts += Counts::check("kind: create cluster", noted(bed.create(&made, 2), &mut failed));
-    for (name, step) in STEPS {
-        if failed.is_none() {
-            counts += Counts::check(name, noted(step(&bed), &mut failed));
-        }
+    let own = build::build(false)?;
+    let (gantry, upstream) = (image::of(&own)?, image::of_upstream(&own)?);
+    let mut counts = cluster("kind", &[&gantry, &gantry], ["gantry", "gantry"])?;
+    if counts.failed == 0 {
+        counts += cluster("mixed", &[&upstream, &gantry], ["containerd", "gantry"])?;
     }
-    if let Some(error) = failed {
-        println!("{}", bed.state());
-        println!("{error}");
-    }
-    counts += Counts::check("kind: delete cluster", bed.delete());
-    counts += Counts::check("kind: docker's end leaves no cgroup", bed.end());
-    counts += Counts::check("kind: the host has the links and mounts that it had", as_before(&before));
     Ok(counts)
 }
 
-fn noted(outcome: Result<()>, failed: &mut Option<String>) -> Result<()> {
-    if let Err(error) = &outcome {
-        *failed = Some(format!("{error:#}"));
-    }
-    outcome
+/// A cluster of these images, and the runtimes that its nodes must have.
+fn cluster(name: &str, made: &[&Made], runtimes: [&str; 2]) -> Result<Counts> {
+    on_cluster(name, name, made, |bed| {
+        let mut counts = Counts::check(&format!("{name}: the nodes' runtimes"), nodes(bed, runtimes));
+        for (step, check) in STEPS {
+            if counts.failed == 0 {
+                counts += Counts::check(&format!("{name}: {step}"), check(bed));
+            }
+        }
+        counts
+    })
 }
 
-fn nodes(bed: &Bed) -> Result<()> {
-    let form = "jsonpath={range .items[*]}{.status.nodeInfo.containerRuntimeVersion}{\"\\n\"}{end}";
-    let runtimes = bed.kubectl(&["get", "nodes", "--output", form])?;
-    let all: Vec<_> = runtimes.lines().collect();
-    ensure!(all.len() == 2 && all.iter().all(|name| name.starts_with("gantry://")), "{runtimes}");
+fn nodes(bed: &Bed, runtimes: [&str; 2]) -> Result<()> {
+    for (node, runtime) in node_names(bed).iter().zip(runtimes) {
+        let form = "jsonpath={.status.nodeInfo.containerRuntimeVersion}";
+        let said = bed.kubectl(&["get", "node", node, "--output", form])?;
+        ensure!(said.starts_with(&format!("{runtime}://")), "{node} has {said}, not {runtime}");
+    }
     Ok(())
+}
+
+/// As kind names them.
+fn node_names(bed: &Bed) -> [String; 2] {
+    [bed.control_plane(), worker(bed)]
+}
+
+fn worker(bed: &Bed) -> String {
+    format!("{}-worker", bed.name())
 }
 
 fn load_image(bed: &Bed) -> Result<()> {
     let archive = web::archive(&bed.folder)?;
     let archive = archive.to_str().context("a path")?;
     bed.run(&["docker", "load", "--quiet", "--input", archive])?;
-    bed.run(&["kind", "load", "docker-image", IMAGE, "--name", NAME])?;
-    for node in ["tier-control-plane", "tier-worker"] {
+    bed.run(&["kind", "load", "docker-image", IMAGE, "--name", bed.name()])?;
+    for node in &node_names(bed) {
         let images = bed.run(&["docker", "exec", node, "crictl", "images", "--output", "json"])?;
         ensure!(images.contains(IMAGE), "{node} has not got {IMAGE}: {images}");
     }
@@ -104,9 +107,10 @@ fn exec_and_logs(bed: &Bed) -> Result<()> {
 }
 
 fn restart(bed: &Bed) -> Result<()> {
-    bed.run(&["docker", "restart", "tier-worker"])?;
+    let worker = worker(bed);
+    bed.run(&["docker", "restart", &worker])?;
     let form = "jsonpath={.status.nodeInfo.bootID} {.status.conditions[?(@.type==\"Ready\")].status}";
-    let ready = ["kubectl", "get", "node", "tier-worker", "--output", form];
+    let ready = ["kubectl", "get", "node", &worker, "--output", form];
     bed.until("the node to be ready", &ready, |said| said.ends_with(" True"))?;
     let running = "jsonpath={.items[*].status.containerStatuses[0].ready} {.items[*].status.containerStatuses[0].restartCount}";
     let pods = ["kubectl", "get", "pods", "--selector=app=web", "--output", running];
@@ -120,7 +124,7 @@ fn delete(bed: &Bed) -> Result<()> {
     bed.kubectl(&["delete", "deployment,service", "web", "--wait", "--timeout=60s"])?;
     let pods = ["kubectl", "get", "pods", "--selector=app=web", "--output", "name"];
     bed.until("the pods to go", &pods, str::is_empty)?;
-    for node in ["tier-control-plane", "tier-worker"] {
+    for node in &node_names(bed) {
         let words = ["docker", "exec", node, "crictl", "ps", "--all", "--name", "web", "--quiet"];
         bed.until("the containers to go", &words, str::is_empty)?;
     }

@@ -1,6 +1,6 @@
-//! `cargo xtask kind image`: a kind node image with Gantry in place of kubelet and containerd, as an archive for `docker
-//! load`. Owns the steps and what they are cached by; what is in it is in the scripts and in `images`. Never talks to
-//! docker. Called by `kind`.
+//! `cargo xtask kind image`: a kind node image with Gantry in place of kubelet and containerd, or with these two, as an
+//! archive for `docker load`. Owns the steps and what they are cached by; what is in it is in the scripts and in
+//! `images`. Never talks to docker. Called by `kind`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,39 @@ const BASE: &str = include_str!("base.sh");
 const NODE: &str = include_str!("node.sh");
 const CNI: &str = include_str!("cni.yaml");
 const STORAGE: &str = include_str!("storage.yaml");
+
+/// What stands in a node as kubelet and container runtime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NodeKind {
+    Gantry,
+    /// Upstream's kubelet, containerd and runc
+    Upstream,
+}
+
+impl NodeKind {
+    /// Puts them into the tree.
+    fn script(self) -> &'static str {
+        match self {
+            Self::Gantry => include_str!("gantry.sh"),
+            Self::Upstream => include_str!("upstream.sh"),
+        }
+    }
+
+    /// Of the archive and what stands beside it.
+    fn file(self) -> &'static str {
+        match self {
+            Self::Gantry => "node",
+            Self::Upstream => "upstream",
+        }
+    }
+
+    fn image(self) -> String {
+        match self {
+            Self::Gantry => format!("gantry/kind-node:{KUBERNETES}"),
+            Self::Upstream => format!("gantry/kind-node-upstream:{KUBERNETES}"),
+        }
+    }
+}
 
 /// A made image.
 #[derive(Debug)]
@@ -48,14 +81,27 @@ pub(super) fn make(release: bool) -> Result<Made> {
 /// # Errors
 /// As [`make`].
 pub(crate) fn of(own: &Path) -> Result<Made> {
+    node(NodeKind::Gantry, own)
+}
+
+/// With upstream's kubelet, containerd and runc, and the same images. Of Gantry's programs only pause is in it.
+///
+/// # Errors
+/// As [`make`].
+pub(crate) fn of_upstream(own: &Path) -> Result<Made> {
+    Programs::build()?;
+    node(NodeKind::Upstream, own)
+}
+
+fn node(kind: NodeKind, own: &Path) -> Result<Made> {
     sh::require_root("a node image")?;
     programs::build(&[Set::ControlPlane, Set::Node, Set::Dns, Set::Kubeadm])?;
     Programs::build_kind_cli()?;
     let folder = sh::cache_dir().join("kind");
     fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
-    let (archive, stamp) = (folder.join("node.tar"), folder.join("node.stamp"));
-    let name = format!("gantry/kind-node:{KUBERNETES}");
-    let wanted = recipe(own)?;
+    let at = |end: &str| folder.join(format!("{}.{end}", kind.file()));
+    let (archive, stamp, name) = (at("tar"), at("stamp"), kind.image());
+    let wanted = recipe(kind, own)?;
     let known = fs::read_to_string(&stamp).unwrap_or_default();
     if let Some((_, id)) = known.split_once(' ').filter(|(made, _)| *made == wanted)
         && archive.is_file()
@@ -64,19 +110,27 @@ pub(crate) fn of(own: &Path) -> Result<Made> {
     }
     let base = base(&folder)?;
     let work = tempfile::Builder::new().prefix("node-").tempdir_in(&folder)?;
-    tree(work.path(), &base, own)?;
+    tree(kind, work.path(), &base, own)?;
     let id = pack(work.path(), &name, &archive)?;
     fs::write(&stamp, format!("{wanted} {id}")).with_context(|| stamp.display().to_string())?;
     Ok(Made { archive, name, id })
 }
 
 /// Changes when the image would.
-fn recipe(own: &Path) -> Result<String> {
-    let mut text = format!("{BASE}\n{NODE}\n{CNI}\n{STORAGE}\n{}\n{KUBERNETES}\n", images::SCRIPT);
+fn recipe(kind: NodeKind, own: &Path) -> Result<String> {
+    let scripts = [BASE, NODE, kind.script(), CNI, STORAGE, images::SCRIPT, KUBERNETES].join("\n");
+    let mut text = format!("{scripts}\n");
     let go = ["kubeadm", "kubectl", "kube-apiserver", "kube-controller-manager", "kube-scheduler"];
     let go = go.into_iter().chain(["kube-proxy", "etcd", "coredns"]).map(programs::path);
-    let own = build::SHIPPED.into_iter().map(|name| Ok(own.join(name)));
-    for path in go.chain(own).chain([Programs::kind("crictl")]) {
+    let runtime: Vec<Result<PathBuf>> = match kind {
+        NodeKind::Gantry => build::SHIPPED.into_iter().map(|name| Ok(own.join(name))).collect(),
+        NodeKind::Upstream => {
+            let peers = Programs::built()?;
+            let of_peers = ["containerd", "runc"].map(|name| Ok(peers.path(name)));
+            of_peers.into_iter().chain([programs::path("kubelet")]).collect()
+        }
+    };
+    for path in go.chain(runtime).chain([Programs::kind("crictl")]) {
         let path = path?;
         text.push_str(&sha256(&fs::read(&path).with_context(|| path.display().to_string())?));
     }
@@ -106,17 +160,23 @@ fn base(folder: &Path) -> Result<PathBuf> {
 }
 
 /// The layer, as `layer.tar` in the folder of work.
-fn tree(work: &Path, base: &Path, own: &Path) -> Result<()> {
+fn tree(kind: NodeKind, work: &Path, base: &Path, own: &Path) -> Result<()> {
     let images = work.join("images");
     fs::create_dir(&images).with_context(|| format!("make {}", images.display()))?;
     images::write(&images, own)?;
     fs::write(work.join("cni.yaml"), CNI)?;
     fs::write(work.join("storage.yaml"), STORAGE)?;
+    fs::write(work.join("runtime.sh"), format!("pause={}\n{}", images::pause()?, kind.script()))?;
+    let peers = match kind {
+        NodeKind::Gantry => PathBuf::new(),
+        NodeKind::Upstream => Programs::built()?.folder().to_owned(),
+    };
     let parent = |path: PathBuf| path.parent().map(Path::to_owned).context("a program without a folder");
     let cell = Cell::new()?;
     let mut made = cell.command(Path::new("sh"))?;
     made.args(["-c", NODE, "sh"]).arg(work).arg(base).arg(own);
     made.arg(parent(programs::path("kubeadm")?)?).arg(parent(Programs::kind("crictl")?)?).arg(KUBERNETES);
+    made.arg(peers);
     let status = made.stdin(std::process::Stdio::null()).status().context("start sh")?;
     ensure!(status.success(), "the node's tree: {status}; what it said stands above");
     cell.close()

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use gantry_tests::cluster::programs::{self, KUBERNETES};
-use gantry_tests::image::{Image, Layer};
+use gantry_tests::image::{Built, Image, Layer};
 use gantry_tests::{debian, saved};
 
 use crate::sh;
@@ -20,27 +20,62 @@ pub(super) const SCRIPT: &str = include_str!("router.sh");
 /// What kube-proxy runs, in either of its modes; the router takes `nft` from it.
 const FILTERS: (&str, &[&str]) = ("kind-filters", &["iptables", "nftables", "libc6"]);
 
+/// metrics-server, as the harness's own cluster names it.
+pub(super) const METRICS: &str = "registry.k8s.io/metrics-server/metrics-server:v0.9.0";
+
 /// Writes an archive for each image, with Gantry's own programs in `own`.
 pub(super) fn write(folder: &Path, own: &Path) -> Result<()> {
-    named(folder, own, |_| true)
+    each(own, |_| true, |name, built| archive(folder, name, built))
 }
 
 /// The same of the images that run on every node.
 pub(crate) fn of_a_worker(folder: &Path, own: &Path) -> Result<()> {
-    named(folder, own, |name| name == ROUTER || name.contains("/kube-proxy:"))
+    each_of_a_worker(own, |name, built| archive(folder, name, built))
 }
 
-fn named(folder: &Path, own: &Path, wanted: impl Fn(&str) -> bool) -> Result<()> {
+/// Shows each image that runs on every node, with its name.
+pub(super) fn each_of_a_worker(own: &Path, show: impl FnMut(&str, &Built) -> Result<()>) -> Result<()> {
+    each(own, |name| name == ROUTER || name.contains("/kube-proxy:"), show)
+}
+
+fn each(
+    own: &Path,
+    wanted: impl Fn(&str) -> bool,
+    mut show: impl FnMut(&str, &Built) -> Result<()>,
+) -> Result<()> {
     debian::fetch_closure(FILTERS.0, FILTERS.1)?;
-    let mut list = Command::new(programs::path("kubeadm")?);
-    list.args(["config", "images", "list", "--kubernetes-version", KUBERNETES]);
-    let listed = String::from_utf8(sh::output(&mut list)?).context("kubeadm's list of images")?;
+    let listed = listed()?;
     for name in listed.lines().chain([ROUTER]).filter(|name| wanted(name)) {
         let built = image(name, own).and_then(|image| image.build()).with_context(|| name.to_owned())?;
-        let file = folder.join(format!("{}.tar", name.replace(['/', ':'], "_")));
-        fs::write(&file, saved::classic(&built, &[name])?).with_context(|| file.display().to_string())?;
+        show(name, &built)?;
     }
     Ok(())
+}
+
+/// The images that kubeadm names, a line each.
+fn listed() -> Result<String> {
+    let mut list = Command::new(programs::path("kubeadm")?);
+    list.args(["config", "images", "list", "--kubernetes-version", KUBERNETES]);
+    String::from_utf8(sh::output(&mut list)?).context("kubeadm's list of images")
+}
+
+/// Of these the one of sandboxes.
+pub(super) fn pause() -> Result<String> {
+    let listed = listed()?;
+    let name = listed.lines().find(|name| name.contains("/pause:"));
+    name.map(str::to_owned).with_context(|| format!("kubeadm names no pause image: {listed}"))
+}
+
+fn archive(folder: &Path, name: &str, built: &Built) -> Result<()> {
+    let file = folder.join(format!("{}.tar", name.replace(['/', ':'], "_")));
+    fs::write(&file, saved::classic(built, &[name])?).with_context(|| file.display().to_string())
+}
+
+/// That of [`METRICS`]; its program must have been built.
+pub(super) fn metrics_server() -> Result<Built> {
+    let mut image = alone("metrics-server")?;
+    image.user = "65534".to_owned();
+    image.build()
 }
 
 fn image(name: &str, own: &Path) -> Result<Image> {

@@ -1,12 +1,12 @@
 //! A web server that tiers deploy: an image that no registry has, and the look whether every pod of it answers. Owns
-//! both; never a manifest. Called by the tiers `kind` and `join-vm`.
+//! both; never a manifest. Called by the tiers that make a kind cluster.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
-use gantry_tests::image::{Image, Layer};
+use gantry_tests::image::{Built, Image, Layer};
 use gantry_tests::{debian, saved};
 
 use super::bed::Bed;
@@ -18,13 +18,13 @@ const ASK: &str =
 /// Debian's static busybox crashes in its `wget`, in a bare chroot, too.
 const CURL: (&str, &[&str]) = ("kind-curl", &["curl"]);
 
-/// Fetches what [`archive`] is made of.
+/// Fetches what [`image`] is made of.
 pub(crate) fn fetch() -> Result<()> {
     debian::fetch_closure(CURL.0, CURL.1)
 }
 
-/// The image, as `docker save` writes it, in that folder.
-pub(crate) fn archive(folder: &Path) -> Result<PathBuf> {
+/// The image. [`fetch`] must have been called.
+pub(crate) fn image() -> Result<Built> {
     let page = Layer::default().file(
         "serve",
         0o755,
@@ -32,14 +32,14 @@ pub(crate) fn archive(folder: &Path) -> Result<PathBuf> {
          exec httpd -f -p 8080 -h /tmp/www\n",
     );
     let env = vec!["PATH=/usr/bin:/bin".to_owned()];
-    let image = Image {
-        layers: vec![Layer::busybox()?, debian::closure_layer(CURL.0)?, page],
-        env,
-        cmd: vec!["/serve".into()],
-        ..Image::default()
-    };
+    let layers = vec![Layer::busybox()?, debian::closure_layer(CURL.0)?, page];
+    Image { layers, env, cmd: vec!["/serve".into()], ..Image::default() }.build()
+}
+
+/// The same, as `docker save` writes it, in that folder.
+pub(crate) fn archive(folder: &Path) -> Result<PathBuf> {
     let archive = folder.join("web.tar");
-    fs::write(&archive, saved::classic(&image.build()?, &[IMAGE])?)?;
+    fs::write(&archive, saved::classic(&image()?, &[IMAGE])?)?;
     Ok(archive)
 }
 

@@ -1,0 +1,176 @@
+//! The tier `vagrant`: a kind cluster, then `vagrant up` in the folder `vagrant`, as docs/join.md has it, with an emulated
+//! processor. A Deployment on both nodes, the ways to it, `kubectl top`, halt and up, and `destroy`, after which the cluster
+//! is without the machine. Owns the order of the steps, which follow one another. Called by the tiers.
+
+mod machine;
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use gantry_tests::cluster::addons;
+use gantry_tests::cluster::programs::{self, Set};
+
+use self::machine::{MACHINE, Ssh, Vagrant};
+use crate::kind::pods::{Nodes, WAIT};
+use crate::kind::registry::{Filling, Served};
+use crate::kind::{self, Bed, timed, web};
+use crate::summary::Counts;
+use crate::{join_vm, sh, vagrant_box};
+
+/// kind's own default, as of the `Vagrantfile`.
+const CLUSTER: &str = "kind";
+
+/// One step of the tier.
+type Step = (&'static str, fn(&mut Stage<'_>) -> Result<()>);
+
+const STEPS: [Step; 10] = [
+    ("vagrant: validate, also for VirtualBox", validate),
+    ("vagrant: up joins the machine, and its node becomes ready", up),
+    ("vagrant: a Deployment on both nodes", deploy),
+    ("vagrant: its Service answers by name in a pod of each node", |stage| stage.nodes(|it| it.by_name())),
+    ("vagrant: its NodePort answers on each node, asked on each", |stage| {
+        stage.nodes(|it| it.by_node_port())
+    }),
+    ("vagrant: exec, logs, cp there and back, port-forward", |stage| stage.nodes(|it| it.talk())),
+    ("vagrant: kubectl top of the machine and of its pods", top),
+    ("vagrant: ssh", ssh),
+    ("vagrant: halt and up: the node and its pods come back", halt_and_up),
+    ("vagrant: destroy leaves the cluster without the machine", destroy),
+];
+
+/// What the steps share.
+struct Stage<'a> {
+    bed: &'a Bed,
+    vagrant: Vagrant<'a>,
+    served: Served,
+    /// Of this tier's own files.
+    folder: PathBuf,
+    /// From `vagrant up` on.
+    ssh: Option<Ssh<'a>>,
+    /// The machine in the cluster's network.
+    address: String,
+}
+
+impl Stage<'_> {
+    fn nodes<T>(&self, look: impl FnOnce(&Nodes<'_>) -> Result<T>) -> Result<T> {
+        let ssh = self.ssh.as_ref().context("the machine is not up")?;
+        let run = |script: &str| ssh.run(script);
+        let (address, folder) = (&self.address, &self.folder);
+        look(&Nodes { bed: self.bed, machine: MACHINE, address, run: &run, folder })
+    }
+}
+
+/// All of it: a step whose predecessor has failed is not tried.
+pub(crate) fn tests() -> Result<Counts> {
+    sh::require_root("a kind cluster")?;
+    let deb = join_vm::package()?;
+    let unpacked = tempfile::tempdir()?;
+    let own = join_vm::programs(&deb, unpacked.path())?;
+    let boxed = vagrant_box::make()?;
+    web::fetch()?;
+    let made = kind::node_image(&own)?;
+    programs::build(&[Set::Metrics])?;
+    let store = sh::target_dir().join("vagrant-images");
+    drop(Filling::start(&store, &own)?);
+    kind::on_cluster("vagrant", CLUSTER, &[&made], |bed| {
+        let staged = Served::start(bed, &store).and_then(|served| {
+            served.mirror(bed, &bed.control_plane())?;
+            let vagrant = Vagrant::start(bed, &deb, &boxed, &served.url)?;
+            let address = bed.vagrant_script(&["address", CLUSTER, "1"])?;
+            let address = address.split('/').next().unwrap_or(&address).to_owned();
+            let folder = bed.folder.join("files");
+            fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+            Ok(Stage { bed, vagrant, served, folder, ssh: None, address })
+        });
+        match staged {
+            Ok(stage) => run(stage),
+            Err(error) => Counts::check("vagrant: registry and libvirtd", Err(error)),
+        }
+    })
+}
+
+fn run(mut stage: Stage<'_>) -> Counts {
+    let mut counts = Counts::default();
+    for (name, step) in STEPS {
+        if counts.failed == 0 {
+            counts += timed(name, || step(&mut stage));
+        }
+    }
+    if counts.failed > 0 {
+        let look =
+            "journalctl --no-pager --lines 60 --unit gantry --unit kubelet; ip address; ip route; free";
+        let said = stage.ssh.as_ref().map(|ssh| ssh.run(look));
+        println!("{}", said.transpose().map_or_else(|error| format!("{error:#}"), Option::unwrap_or_default));
+    }
+    counts
+}
+
+fn validate(stage: &mut Stage<'_>) -> Result<()> {
+    stage.vagrant.run(&["validate"])?;
+    // VirtualBox itself is not installed here.
+    stage.vagrant.run(&["validate", "--ignore-provider"])
+}
+
+fn up(stage: &mut Stage<'_>) -> Result<()> {
+    stage.vagrant.run(&["up"])?;
+    let ssh = stage.vagrant.ssh()?;
+    let boot = ssh.run("cat /proc/sys/kernel/random/boot_id")?;
+    stage.ssh = Some(ssh);
+    stage.nodes(|it| it.await_ready(&boot))?;
+    println!("{}", stage.bed.kubectl(&["get", "nodes", "--output", "wide"])?);
+    Ok(())
+}
+
+fn deploy(stage: &mut Stage<'_>) -> Result<()> {
+    let archive = web::archive(&stage.folder)?;
+    println!("the machine pulls by {}", stage.served.url);
+    stage.nodes(|it| it.deploy(&archive))?;
+    println!("{}", stage.bed.kubectl(&["get", "pods", "--output", "wide"])?);
+    Ok(())
+}
+
+/// metrics-server asks both kubelets.
+fn top(stage: &mut Stage<'_>) -> Result<()> {
+    let bed = stage.bed;
+    let manifest = stage.folder.join("metrics-server.json");
+    fs::write(&manifest, addons::metrics(addons::KubeletTrust::Any).to_string())?;
+    bed.kubectl(&["apply", "--filename", manifest.to_str().context("a path")?])?;
+    let nodes = ["kubectl", "top", "node", MACHINE, "--no-headers"];
+    println!("{}", bed.within(WAIT, "figures of the machine", &nodes, |said| said.starts_with(MACHINE))?);
+    let pods = ["kubectl", "top", "pods", "--selector=app=web", "--no-headers"];
+    let all = |said: &str| said.lines().count() == kind::pods::COUNT;
+    println!("{}", bed.within(WAIT, "figures of all pods", &pods, all)?);
+    Ok(())
+}
+
+fn ssh(stage: &mut Stage<'_>) -> Result<()> {
+    let said = stage.vagrant.read(&["ssh", MACHINE, "-c", "hostname; sudo gantry ps"])?;
+    println!("{said}");
+    ensure!(said.starts_with(MACHINE), "the machine is called {said}");
+    Ok(())
+}
+
+fn halt_and_up(stage: &mut Stage<'_>) -> Result<()> {
+    stage.vagrant.run(&["halt"])?;
+    stage.vagrant.run(&["up"])?;
+    let ssh = stage.vagrant.ssh()?;
+    let boot = ssh.run("cat /proc/sys/kernel/random/boot_id")?;
+    stage.ssh = Some(ssh);
+    stage.nodes(|it| {
+        it.await_ready(&boot)?;
+        it.await_restarts(1)?;
+        it.by_name()
+    })
+}
+
+fn destroy(stage: &mut Stage<'_>) -> Result<()> {
+    stage.vagrant.run(&["destroy", "--force"])?;
+    stage.ssh = None;
+    let bed = stage.bed;
+    let left = bed.kubectl(&["get", "nodes", "--output", "name"])?;
+    ensure!(left == format!("node/{}", bed.control_plane()), "the cluster has {left}");
+    let machines = bed.run(&["virsh", "--connect", "qemu:///system", "list", "--all", "--name"])?;
+    ensure!(machines.is_empty(), "libvirt still has {machines}");
+    Ok(())
+}
