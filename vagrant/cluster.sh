@@ -1,7 +1,7 @@
 #!/bin/sh
 # What the Vagrantfile asks of a cluster, on the machine that has it. A cluster is a kind cluster's name, then its
 # control plane is docker's container NAME-control-plane; or `-`: then kubectl and kubeadm of this machine reach it by
-# the KUBECONFIG that is set.
+# the KUBECONFIG that is set; or `vm`: then the control plane is a machine of the Vagrantfile.
 set -eu
 
 die() {
@@ -13,6 +13,9 @@ die() {
 administrator() {
     if [ "$cluster" = - ]; then
         "$@"
+    elif [ "$cluster" = vm ]; then
+        (cd "$(dirname "$0")" && vagrant ssh "${NAME:-gantry}-control-plane" -- -T sudo \
+            env KUBECONFIG=/etc/kubernetes/admin.conf "$@" </dev/null)
     else
         docker exec -e KUBECONFIG=/etc/kubernetes/admin.conf "$cluster-control-plane" "$@"
     fi
@@ -64,7 +67,7 @@ facts)
         esac
         shift 2
     done
-    if [ "$cluster" != - ]; then
+    if [ "$cluster" != - ] && [ "$cluster" != vm ]; then
         address=$(docker inspect --format '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}' \
             "$cluster-control-plane")
         echo "API_ADDRESS=$address"

@@ -1,6 +1,6 @@
 //! The tier `vagrant`: a kind cluster, then `vagrant up` in the folder `vagrant`, as docs/join.md has it, with an emulated
 //! processor. A Deployment on both nodes, the ways to it, `kubectl top`, halt and up, and `destroy`, after which the cluster
-//! is without the machine. Owns the order of the steps, which follow one another. Called by the tiers.
+//! is without the machine; then a cluster whose control plane is a machine, too. Owns the order of the steps, which follow one another. Called by the tiers.
 
 mod machine;
 
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use gantry_tests::cluster::addons;
 use gantry_tests::cluster::programs::{self, Set};
 
-use self::machine::{MACHINE, Ssh, Vagrant};
+use self::machine::{CONTROL_PLANE, MACHINE, Ssh, Vagrant};
 use crate::kind::pods::{Nodes, WAIT};
 use crate::kind::registry::{Filling, Served};
 use crate::kind::{self, Bed, timed, web};
@@ -24,7 +24,7 @@ const CLUSTER: &str = "kind";
 /// One step of the tier.
 type Step = (&'static str, fn(&mut Stage<'_>) -> Result<()>);
 
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 13] = [
     ("vagrant: validate, also for VirtualBox", validate),
     ("vagrant: up joins the machine, and its node becomes ready", up),
     ("vagrant: a Deployment on both nodes", deploy),
@@ -37,6 +37,9 @@ const STEPS: [Step; 10] = [
     ("vagrant: ssh", ssh),
     ("vagrant: halt and up: the node and its pods come back", halt_and_up),
     ("vagrant: destroy leaves the cluster without the machine", destroy),
+    ("vagrant: CLUSTER=vm brings up a control plane and a node that joins it", own_up),
+    ("vagrant: CLUSTER=vm: a Deployment on both, and its Service by name", own_deploy),
+    ("vagrant: CLUSTER=vm: destroy", own_destroy),
 ];
 
 /// What the steps share.
@@ -72,7 +75,7 @@ pub(crate) fn tests() -> Result<Counts> {
     let made = kind::node_image(&own)?;
     programs::build(&[Set::Metrics])?;
     let store = sh::target_dir().join("vagrant-images");
-    drop(Filling::start(&store, &own)?);
+    Filling::start(&store, &own)?.push_control_plane(&own)?;
     kind::on_cluster("vagrant", CLUSTER, &[&made], |bed| {
         let staged = Served::start(bed, &store).and_then(|served| {
             served.mirror(bed, &bed.control_plane())?;
@@ -114,7 +117,7 @@ fn validate(stage: &mut Stage<'_>) -> Result<()> {
 
 fn up(stage: &mut Stage<'_>) -> Result<()> {
     stage.vagrant.run(&["up"])?;
-    let ssh = stage.vagrant.ssh()?;
+    let ssh = stage.vagrant.ssh(MACHINE)?;
     let boot = ssh.run("cat /proc/sys/kernel/random/boot_id")?;
     stage.ssh = Some(ssh);
     stage.nodes(|it| it.await_ready(&boot))?;
@@ -154,7 +157,7 @@ fn ssh(stage: &mut Stage<'_>) -> Result<()> {
 fn halt_and_up(stage: &mut Stage<'_>) -> Result<()> {
     stage.vagrant.run(&["halt"])?;
     stage.vagrant.run(&["up"])?;
-    let ssh = stage.vagrant.ssh()?;
+    let ssh = stage.vagrant.ssh(MACHINE)?;
     let boot = ssh.run("cat /proc/sys/kernel/random/boot_id")?;
     stage.ssh = Some(ssh);
     stage.nodes(|it| {
@@ -170,7 +173,55 @@ fn destroy(stage: &mut Stage<'_>) -> Result<()> {
     let bed = stage.bed;
     let left = bed.kubectl(&["get", "nodes", "--output", "name"])?;
     ensure!(left == format!("node/{}", bed.control_plane()), "the cluster has {left}");
-    let machines = bed.run(&["virsh", "--connect", "qemu:///system", "list", "--all", "--name"])?;
+    no_machines(stage)
+}
+
+fn no_machines(stage: &Stage<'_>) -> Result<()> {
+    let machines = stage.bed.run(&["virsh", "--connect", "qemu:///system", "list", "--all", "--name"])?;
     ensure!(machines.is_empty(), "libvirt still has {machines}");
     Ok(())
+}
+
+fn own_up(stage: &mut Stage<'_>) -> Result<()> {
+    let network = stage.folder.join("network.yaml");
+    fs::write(&network, kind::network_manifest("10.244.0.0/16"))?;
+    stage.vagrant.use_own_control_plane(&network);
+    stage.vagrant.run(&["up"])?;
+    stage.ssh = Some(stage.vagrant.ssh(CONTROL_PLANE)?);
+    kubectl(stage, "wait --for=condition=Ready nodes --all --timeout=600s")?;
+    println!("{}", kubectl(stage, "get nodes --output wide")?);
+    let nodes = kubectl(stage, "get nodes --output name")?;
+    let wanted = format!("node/{MACHINE}\nnode/{CONTROL_PLANE}");
+    ensure!(nodes == wanted, "the cluster has {nodes}");
+    Ok(())
+}
+
+fn own_deploy(stage: &mut Stage<'_>) -> Result<()> {
+    // Pods run on the control plane only without it.
+    kubectl(stage, "taint nodes --all node-role.kubernetes.io/control-plane-")?;
+    kubectl(stage, &format!("apply --filename - <<'YAML'\n{}\nYAML", kind::pods::MANIFEST))?;
+    kubectl(stage, "rollout status deployment/web --timeout=600s")?;
+    println!("{}", kubectl(stage, "get pods --all-namespaces --output wide")?);
+    let pods = kubectl(stage, "get pods --selector=app=web --output name")?;
+    for pod in pods.lines() {
+        let ask = format!("exec {pod} -- sh -c {}", sh::quoted(web::ASK));
+        gantry_tests::poll::poll("all pods to answer", WAIT, || match kubectl(stage, &ask) {
+            Ok(said) if web::answered(&said) == kind::pods::COUNT => Ok(()),
+            Ok(said) => Err(said),
+            Err(error) => Err(format!("{error:#}")),
+        })?;
+    }
+    Ok(())
+}
+
+fn own_destroy(stage: &mut Stage<'_>) -> Result<()> {
+    stage.vagrant.run(&["destroy", "--force"])?;
+    stage.ssh = None;
+    no_machines(stage)
+}
+
+/// On the control plane's machine.
+fn kubectl(stage: &Stage<'_>, words: &str) -> Result<String> {
+    let ssh = stage.ssh.as_ref().context("the machine is not up")?;
+    ssh.run(&format!("KUBECONFIG=/etc/kubernetes/admin.conf kubectl {words}"))
 }

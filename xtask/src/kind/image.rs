@@ -64,6 +64,16 @@ pub(crate) struct Made {
     pub(super) id: String,
 }
 
+/// The network add-on of a kind cluster, for pods in that range.
+pub(crate) fn network_manifest(pods: &str) -> String {
+    let manifest = CNI.replace("{{.PodSubnet}}", pods);
+    manifest
+        .lines()
+        .filter(|line| !line.starts_with("# would you kindly"))
+        .map(|line| format!("{line}\n"))
+        .collect()
+}
+
 /// Makes it anew where a program or a script has changed.
 ///
 /// # Errors

@@ -38,6 +38,14 @@ pub(super) fn each_of_a_worker(own: &Path, show: impl FnMut(&str, &Built) -> Res
     each(own, |name| name == ROUTER || name.contains("/kube-proxy:"), show)
 }
 
+/// The same of those that kubeadm names for a control plane.
+pub(super) fn each_of_a_control_plane(
+    own: &Path,
+    show: impl FnMut(&str, &Built) -> Result<()>,
+) -> Result<()> {
+    each(own, |name| name != ROUTER && !name.contains("/kube-proxy:"), show)
+}
+
 fn each(
     own: &Path,
     wanted: impl Fn(&str) -> bool,

@@ -11,7 +11,7 @@ use gantry_tests::poll::poll;
 use super::bed::Bed;
 use super::web;
 
-const MANIFEST: &str = include_str!("pods.yaml");
+pub(crate) const MANIFEST: &str = include_str!("pods.yaml");
 /// Of [`MANIFEST`].
 pub(crate) const COUNT: usize = 4;
 /// For what an emulated machine does in a minute where it has its processors to itself.

@@ -35,6 +35,11 @@ impl Filling {
         Ok(filling)
     }
 
+    /// What `kubeadm init` pulls beside them.
+    pub(crate) fn push_control_plane(&self, own: &Path) -> Result<()> {
+        images::each_of_a_control_plane(own, |name, built| self.push(name, built))
+    }
+
     /// Under its name, without the registry that it names.
     pub(crate) fn push(&self, name: &str, built: &Built) -> Result<()> {
         let (_, rest) = name.split_once('/').context("a name without a registry")?;

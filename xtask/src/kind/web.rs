@@ -13,7 +13,8 @@ use super::bed::Bed;
 
 /// Its name: it comes by `kind load` or `gantry image load`.
 pub(crate) const IMAGE: &str = "localhost/tier/web:v1";
-const ASK: &str =
+/// Of a pod's shell.
+pub(crate) const ASK: &str =
     "for n in 1 2 3 4 5 6 7 8 9 10; do curl -sS -m 5 http://web.default.svc.cluster.local; done";
 /// Debian's static busybox crashes in its `wget`, in a bare chroot, too.
 const CURL: (&str, &[&str]) = ("kind-curl", &["curl"]);

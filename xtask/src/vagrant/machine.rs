@@ -19,6 +19,8 @@ const WAIT: Duration = Duration::from_secs(60);
 
 /// The first machine of the `Vagrantfile`.
 pub(super) const MACHINE: &str = "gantry-1";
+/// That of a control plane of its own.
+pub(super) const CONTROL_PLANE: &str = "gantry-control-plane";
 
 /// Vagrant with what it needs. libvirtd ends when this is dropped.
 pub(super) struct Vagrant<'a> {
@@ -97,11 +99,21 @@ impl<'a> Vagrant<'a> {
         Ok(command)
     }
 
-    /// Where ssh finds the machine: Vagrant itself takes ten seconds for each command.
-    pub(super) fn ssh(&self) -> Result<Ssh<'a>> {
-        let config = self.folder.join("ssh-config");
-        fs::write(&config, self.read(&["ssh-config", MACHINE])?)?;
-        Ok(Ssh { bed: self.bed, config })
+    /// From here on the machines are a cluster of their own, with that network add-on.
+    pub(super) fn use_own_control_plane(&mut self, network: &Path) {
+        self.environment.retain(|(name, _)| !matches!(*name, "CLUSTER" | "VAGRANT_DOTFILE_PATH"));
+        self.environment.extend([
+            ("CLUSTER", "vm".into()),
+            ("VAGRANT_DOTFILE_PATH", self.folder.join("dot-vm").into()),
+            ("NETWORK", network.into()),
+        ]);
+    }
+
+    /// Where ssh finds that machine: Vagrant itself takes seconds for each command.
+    pub(super) fn ssh(&self, machine: &'static str) -> Result<Ssh<'a>> {
+        let config = self.folder.join(format!("ssh-config-{machine}"));
+        fs::write(&config, self.read(&["ssh-config", machine])?)?;
+        Ok(Ssh { bed: self.bed, machine, config })
     }
 }
 
@@ -115,6 +127,7 @@ impl Drop for Vagrant<'_> {
 /// The way into the machine.
 pub(super) struct Ssh<'a> {
     bed: &'a Bed,
+    machine: &'static str,
     config: PathBuf,
 }
 
@@ -125,7 +138,7 @@ impl Ssh<'_> {
     /// When it fails; what it said comes along.
     pub(super) fn run(&self, script: &str) -> Result<String> {
         let mut ssh = self.bed.command()?;
-        ssh.args(["ssh", "-F"]).arg(&self.config).args(["-o", "ConnectTimeout=60", MACHINE]);
+        ssh.args(["ssh", "-F"]).arg(&self.config).args(["-o", "ConnectTimeout=60", self.machine]);
         ssh.arg(format!("sudo sh -euc {}", sh::quoted(script)));
         let output = ssh.stdin(Stdio::null()).output().with_context(|| gantry_needs::remedy("ssh"))?;
         let said = String::from_utf8_lossy(&output.stderr);
