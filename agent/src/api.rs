@@ -73,6 +73,8 @@ pub struct Claim {
     pub deleted: bool,
     /// Of the claim: a volume that is bound to another of this name is none of its.
     pub uid: String,
+    /// Of the object that made it and looks after it; empty when a person did.
+    pub controller: String,
 }
 
 /// Where a PersistentVolume of this node is.

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use gantry_model::pod::volume::{
-    DownwardFile, DownwardValue, HostPathType, KeyToPath, KeysOf, Projection, Propagation, RecursiveReadOnly,
-    SizeLimit, SubPath, TokenFile, Volume, VolumeMount, VolumeSource,
+    ClaimRef, DownwardFile, DownwardValue, HostPathType, KeyToPath, KeysOf, Projection, Propagation,
+    RecursiveReadOnly, SizeLimit, SubPath, TokenFile, Volume, VolumeMount, VolumeSource,
 };
 use gantry_model::{names, quantity};
 use k8s_openapi::api::core::v1 as api;
@@ -50,6 +50,7 @@ fn source_of(at: &str, volume: api::Volume, _source: ManifestSource) -> Result<V
         config_map,
         downward_api,
         empty_dir,
+        ephemeral,
         host_path,
         image,
         persistent_volume_claim,
@@ -62,7 +63,6 @@ fn source_of(at: &str, volume: api::Volume, _source: ManifestSource) -> Result<V
         cephfs,
         cinder,
         csi,
-        ephemeral,
         fc,
         flex_volume,
         flocker,
@@ -86,7 +86,6 @@ fn source_of(at: &str, volume: api::Volume, _source: ManifestSource) -> Result<V
         ("cephfs", cephfs.is_some()),
         ("cinder", cinder.is_some()),
         ("csi", csi.is_some()),
-        ("ephemeral", ephemeral.is_some()),
         ("fc", fc.is_some()),
         ("flexVolume", flex_volume.is_some()),
         ("flocker", flocker.is_some()),
@@ -119,6 +118,7 @@ fn source_of(at: &str, volume: api::Volume, _source: ManifestSource) -> Result<V
     take("image", image.map(|s| image_of(&format!("{at}.image"), s)))?;
     let claim = persistent_volume_claim;
     take("persistentVolumeClaim", claim.map(|s| claim_of(&format!("{at}.persistentVolumeClaim"), s)))?;
+    take("ephemeral", ephemeral.map(|s| ephemeral_of(&format!("{at}.ephemeral"), &s)))?;
     take("secret", secret.map(|s| secret_of(&format!("{at}.secret"), s)))?;
     take("configMap", config_map.map(|s| config_map_of(&format!("{at}.configMap"), s)))?;
     take("downwardAPI", downward_api.map(|s| downward_of(&format!("{at}.downwardAPI"), s)))?;
@@ -178,7 +178,15 @@ fn claim_of(at: &str, source: api::PersistentVolumeClaimVolumeSource) -> Result<
     if claim_name.is_empty() {
         return Err(required(format!("{at}.claimName")));
     }
-    Ok(VolumeSource::Claim { name: claim_name, read_only: read_only.unwrap_or(false) })
+    Ok(VolumeSource::Claim { claim: ClaimRef::Named(claim_name), read_only: read_only.unwrap_or(false) })
+}
+
+/// The template is the controller's, which makes the claim of it.
+fn ephemeral_of(at: &str, source: &api::EphemeralVolumeSource) -> Result<VolumeSource> {
+    if source.volume_claim_template.is_none() {
+        return Err(required(format!("{at}.volumeClaimTemplate")));
+    }
+    Ok(VolumeSource::Claim { claim: ClaimRef::Ephemeral, read_only: false })
 }
 
 fn secret_of(at: &str, source: api::SecretVolumeSource) -> Result<VolumeSource> {

@@ -2,12 +2,13 @@
 //! claim that cannot be used; never mounts. Called by [`super::host`].
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use gantry_model::pod::Pod;
 use gantry_model::pod::placement::Term;
-use gantry_model::pod::volume::HostPathType;
+use gantry_model::pod::volume::{ClaimRef, HostPathType, Volume};
 
-use crate::api::{Api, PersistentSource};
+use crate::api::{Api, Claim, PersistentSource};
 
 /// Where the files of a claim are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,8 +41,27 @@ pub(super) struct BoundVolume {
     pub(super) affinity: Option<Vec<Term>>,
 }
 
-/// Follows the claim to its volume.
-pub(super) async fn find(api: &dyn Api, pod: &Pod, claim: &str) -> Result<BoundVolume, String> {
+/// Follows the claim of one of the pod's volumes to what it is bound to.
+pub(super) async fn find(
+    api: &dyn Api,
+    pod: &Pod,
+    volume: &Volume,
+    claim: &ClaimRef,
+) -> Result<BoundVolume, String> {
+    let name = claim.name(&pod.name, &volume.name);
+    let found = bound(api, pod, &name).await?;
+    // Whoever may make claims could give this one's name to a claim of theirs.
+    if *claim == ClaimRef::Ephemeral && found.controller != pod.uid.as_str() {
+        return Err(format!(
+            "PVC {0}/{name} was not created for pod {0}/{1} (pod is not owner)",
+            pod.namespace, pod.name
+        ));
+    }
+    backing(api, pod, &name, &found).await
+}
+
+/// The claim, which can be used.
+async fn bound(api: &dyn Api, pod: &Pod, claim: &str) -> Result<Arc<Claim>, String> {
     let failed = |why: String| format!("error processing PVC {}/{claim}: {why}", pod.namespace);
     let found = api.claim(&pod.namespace, claim).await;
     let found = found.map_err(|error| failed(format!("failed to fetch PVC from API server: {error}")))?;
@@ -60,6 +80,12 @@ pub(super) async fn find(api: &dyn Api, pod: &Pod, claim: &str) -> Result<BoundV
             "volumeMode Block is not supported: this node mounts claims of volumeMode Filesystem".to_owned(),
         ));
     }
+    Ok(found)
+}
+
+/// What it is bound to.
+async fn backing(api: &dyn Api, pod: &Pod, claim: &str, found: &Claim) -> Result<BoundVolume, String> {
+    let failed = |why: String| format!("error processing PVC {}/{claim}: {why}", pod.namespace);
     let name = &found.volume;
     let fetching = |why: &str| {
         failed(format!(
@@ -100,11 +126,22 @@ pub(super) async fn find(api: &dyn Api, pod: &Pod, claim: &str) -> Result<BoundV
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gantry_model::pod::volume::VolumeSource;
+
+    use crate::api::PersistentVolume;
     use crate::api::fake::FakeApi;
-    use crate::api::{Claim, PersistentVolume};
     use crate::pod::tests::pod;
 
-    fn bound() -> Claim {
+    async fn of_claim(api: &FakeApi, claim: ClaimRef) -> Result<BoundVolume, String> {
+        let source = VolumeSource::Claim { claim: claim.clone(), read_only: false };
+        find(api, &pod(), &Volume { name: "data".into(), source }, &claim).await
+    }
+
+    async fn named(api: &FakeApi) -> Result<BoundVolume, String> {
+        of_claim(api, ClaimRef::Named("c".into())).await
+    }
+
+    fn usable() -> Claim {
         Claim { volume: "pv".into(), bound: true, uid: "u".into(), ..Claim::default() }
     }
 
@@ -119,35 +156,53 @@ mod tests {
     #[tokio::test]
     async fn a_bound_claim_leads_to_its_volume() {
         let api = FakeApi::default();
-        api.put_claim("c", bound());
+        api.put_claim("c", usable());
         api.put_volume("pv", local());
         let local = VolumeBacking::Local { path: "/data".into(), volume: "pv".into() };
-        assert_eq!(find(&api, &pod(), "c").await.unwrap().place, local);
+        assert_eq!(named(&api).await.unwrap().place, local);
         let source = PersistentSource::HostPath { path: "/h".into(), kind: "Directory".into() };
         api.put_volume("pv", of(source));
         let host = VolumeBacking::HostPath { path: "/h".into(), kind: HostPathType::Directory };
-        assert_eq!(find(&api, &pod(), "c").await.unwrap().place, host);
+        assert_eq!(named(&api).await.unwrap().place, host);
+    }
+
+    #[tokio::test]
+    async fn an_ephemeral_volume_has_the_claim_that_the_pod_owns_and_no_other() {
+        let (api, pod) = (FakeApi::default(), pod());
+        let name = format!("{}-data", pod.name);
+        api.put_volume("pv", local());
+        let message = of_claim(&api, ClaimRef::Ephemeral).await.unwrap_err();
+        assert!(message.contains(&format!("persistentvolumeclaim {name:?} not found")), "{message}");
+        for stranger in ["", "another"] {
+            api.put_claim(&name, Claim { controller: stranger.into(), ..usable() });
+            let message = of_claim(&api, ClaimRef::Ephemeral).await.unwrap_err();
+            let told =
+                format!("PVC default/{name} was not created for pod default/{} (pod is not owner)", pod.name);
+            assert_eq!(message, told);
+        }
+        api.put_claim(&name, Claim { controller: pod.uid.as_str().into(), ..usable() });
+        assert_eq!(of_claim(&api, ClaimRef::Ephemeral).await.unwrap().volume, "pv");
     }
 
     #[tokio::test]
     async fn a_claim_that_cannot_be_used_is_told() {
         let api = FakeApi::default();
         api.put_volume("pv", local());
-        let unbound = Claim { bound: false, ..bound() };
+        let unbound = Claim { bound: false, ..usable() };
         api.put_volume("nfs", of(PersistentSource::Other("nfs".into())));
         for (claim, why) in [
             (None, "failed to fetch PVC from API server: persistentvolumeclaim \"c\" not found"),
             (Some(unbound), "PVC is not bound"),
-            (Some(Claim { deleted: true, ..bound() }), "PVC is being deleted"),
-            (Some(Claim { block: true, ..bound() }), "volumeMode Block is not supported"),
-            (Some(Claim { volume: "gone".into(), ..bound() }), "persistentvolume \"gone\" not found"),
-            (Some(Claim { uid: "v".into(), ..bound() }), "does not point to the PVC \"c\" (UID \"v\")"),
-            (Some(Claim { volume: "nfs".into(), ..bound() }), "of kind nfs, which this node does not mount"),
+            (Some(Claim { deleted: true, ..usable() }), "PVC is being deleted"),
+            (Some(Claim { block: true, ..usable() }), "volumeMode Block is not supported"),
+            (Some(Claim { volume: "gone".into(), ..usable() }), "persistentvolume \"gone\" not found"),
+            (Some(Claim { uid: "v".into(), ..usable() }), "does not point to the PVC \"c\" (UID \"v\")"),
+            (Some(Claim { volume: "nfs".into(), ..usable() }), "of kind nfs, which this node does not mount"),
         ] {
             if let Some(claim) = claim {
                 api.put_claim("c", claim);
             }
-            let message = find(&api, &pod(), "c").await.unwrap_err();
+            let message = named(&api).await.unwrap_err();
             assert!(message.starts_with("error processing PVC default/c: "), "{message}");
             assert!(message.contains(why), "{message}");
         }

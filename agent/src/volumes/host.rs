@@ -108,7 +108,7 @@ impl HostVolumes {
             VolumeSource::Projected { sources, default_mode, .. } => {
                 files = Some(payload(self.api.as_ref(), &self.node, pod, sources, *default_mode).await?);
             }
-            VolumeSource::Claim { name, .. } => found = Some(self.claim(pod, volume, name).await?),
+            VolumeSource::Claim { claim, .. } => found = Some(self.claim(pod, volume, claim).await?),
             VolumeSource::EmptyDir { .. } | VolumeSource::HostPath { .. } | VolumeSource::Image { .. } => {}
         }
         Ok(Ready { volume, files, place: found })

@@ -47,6 +47,8 @@ impl<'a> Vagrant<'a> {
             ("DEB", deb.into()),
             ("BOX_FILE", boxed.into()),
             ("MIRROR", mirror.into()),
+            // A /dev/kvm may be there that runs no guest.
+            ("DRIVER", "qemu".into()),
             ("HOME", folder.join("home").into()),
             ("VAGRANT_HOME", folder.join("vagrant.d").into()),
             ("VAGRANT_DOTFILE_PATH", folder.join("dot").into()),

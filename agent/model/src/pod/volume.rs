@@ -23,6 +23,26 @@ pub struct SizeLimit {
     pub shown: String,
 }
 
+/// Which claim a volume means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClaimRef {
+    /// The one of this name.
+    Named(String),
+    /// A generic ephemeral volume's: a controller makes it for the pod, which owns it.
+    Ephemeral,
+}
+
+impl ClaimRef {
+    /// The claim's name (`POD-VOLUME` for an ephemeral one: KEP-1698).
+    #[must_use]
+    pub fn name(&self, pod: &str, volume: &str) -> String {
+        match self {
+            Self::Named(name) => name.clone(),
+            Self::Ephemeral => format!("{pod}-{volume}"),
+        }
+    }
+}
+
 /// What a volume holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VolumeSource {
@@ -42,8 +62,8 @@ pub enum VolumeSource {
     },
     /// What a PersistentVolumeClaim of the pod's namespace is bound to.
     Claim {
-        /// Its name.
-        name: String,
+        /// Which one.
+        claim: ClaimRef,
         /// Every mount of it is read-only.
         read_only: bool,
     },

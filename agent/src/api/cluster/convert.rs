@@ -41,6 +41,8 @@ pub(super) fn is_fixed_secret(object: &v1::Secret) -> bool {
 }
 
 pub(super) fn claim(object: v1::PersistentVolumeClaim) -> Claim {
+    let owners = object.metadata.owner_references.unwrap_or_default();
+    let controller = owners.into_iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid);
     let spec = object.spec.unwrap_or_default();
     let phase = object.status.and_then(|status| status.phase);
     Claim {
@@ -49,6 +51,7 @@ pub(super) fn claim(object: v1::PersistentVolumeClaim) -> Claim {
         block: spec.volume_mode.as_deref() == Some("Block"),
         deleted: object.metadata.deletion_timestamp.is_some(),
         uid: object.metadata.uid.unwrap_or_default(),
+        controller: controller.unwrap_or_default(),
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use gantry_metrics::Metrics;
+use gantry_model::pod::volume::ClaimRef;
 use k8s_openapi::api::core::v1::{Pod, Volume};
 
 use super::super::NodePods;
@@ -42,18 +43,26 @@ pub(super) fn places(root: &Path, pod: &Pod, pods: &dyn NodePods) -> Vec<Measure
             v if v.projected.is_some() => ("projected", volume.name.clone(), How::Weigh),
             v if v.downward_api.is_some() => ("downward-api", volume.name.clone(), How::Weigh),
             v => {
-                v.persistent_volume_claim.as_ref()?;
+                claim_of(pod, v)?;
                 ("local-volume", pods.claim_name(uid, &volume.name)?, How::Ask)
             }
         };
-        let claim = volume.persistent_volume_claim.as_ref().map(|claim| PvcReference {
-            name: claim.claim_name.clone(),
-            namespace: pod.metadata.namespace.clone().unwrap_or_default(),
-        });
+        let claim = claim_of(pod, volume)
+            .map(|name| PvcReference { name, namespace: pod.metadata.namespace.clone().unwrap_or_default() });
         let path = folder.join(format!("kubernetes.io~{plugin}")).join(name);
         Some(MeasuredVolume { name: volume.name.clone(), path, how, claim })
     };
     volumes.filter_map(place).collect()
+}
+
+/// The claim's name, of a volume that has one.
+fn claim_of(pod: &Pod, volume: &Volume) -> Option<String> {
+    if let Some(claim) = &volume.persistent_volume_claim {
+        return Some(claim.claim_name.clone());
+    }
+    volume.ephemeral.as_ref()?;
+    let pod = pod.metadata.name.as_deref().unwrap_or_default();
+    Some(ClaimRef::Ephemeral.name(pod, &volume.name))
 }
 
 /// Measures it; nothing when it is not there.
@@ -91,7 +100,7 @@ mod tests {
         }
 
         fn claim_name(&self, pod: &str, volume: &str) -> Option<String> {
-            (pod == "u" && volume == "data").then(|| "pv-1".to_owned())
+            (pod == "u" && ["data", "own"].contains(&volume)).then(|| "pv-1".to_owned())
         }
     }
 
@@ -104,13 +113,16 @@ mod tests {
                 { "name": "scratch", "emptyDir": {} },
                 { "name": "host", "hostPath": { "path": "/" } },
                 { "name": "data", "persistentVolumeClaim": { "claimName": "data-web-0" } },
+                { "name": "own", "ephemeral": { "volumeClaimTemplate": { "spec": {} } } },
                 { "name": "unbound", "persistentVolumeClaim": { "claimName": "other" } },
             ] },
         }))
         .unwrap();
         let places = places(root.path(), &pod, &Claims);
         let names: Vec<&str> = places.iter().map(|place| place.name.as_str()).collect();
-        assert_eq!(names, ["scratch", "data"]);
+        assert_eq!(names, ["scratch", "data", "own"]);
+        let claims: Vec<_> = places.iter().map(|place| Some(place.claim.as_ref()?.name.as_str())).collect();
+        assert_eq!(claims, [None, Some("data-web-0"), Some("web-own")]);
         assert!(places[1].path.ends_with("pods/u/volumes/kubernetes.io~local-volume/pv-1"));
         let metrics = Metrics::default();
         assert_eq!(measure(places[0].clone(), &metrics), None);

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gantry_model::pod::volume::Volume;
+use gantry_model::pod::volume::{ClaimRef, Volume};
 use gantry_model::pod::{Pod, PodUid};
 
 use super::super::claim::{self, BoundVolume, VolumeBacking};
@@ -80,9 +80,9 @@ impl HostVolumes {
         &self,
         pod: &Pod,
         volume: &Volume,
-        name: &str,
+        claim: &ClaimRef,
     ) -> Result<VolumeBacking, Failed> {
-        let found = claim::find(self.api.as_ref(), pod, name).await?;
+        let found = claim::find(self.api.as_ref(), pod, volume, claim).await?;
         let of = |step, why| Failed::Of { step, volume: found.volume.clone(), why };
         if !self.is_there(pod, volume, &found).await? {
             self.affine(&found).await.map_err(|why| of("MountVolume.NodeAffinity check", why))?;

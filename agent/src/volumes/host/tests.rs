@@ -1,6 +1,6 @@
 //! Volumes that need no mount; the others are in the kernel tier.
 
-use gantry_model::pod::volume::{HostPathType, KeysOf, Projection, SizeLimit};
+use gantry_model::pod::volume::{ClaimRef, HostPathType, KeysOf, Projection, SizeLimit};
 use gantry_model::pod::{PullPolicy, Requirements, Resources};
 
 use super::*;
@@ -422,7 +422,10 @@ async fn a_persistent_volume_of_another_node_is_not_mounted() {
     place.api.put_claim("c", claim);
     let volume_of = PersistentVolume { source, claim_uid: "u".into(), one_pod: true, affinity };
     place.api.put_volume("pv-1", volume_of);
-    let pod = with(vec![volume("data", VolumeSource::Claim { name: "c".into(), read_only: false })], vec![]);
+    let pod = with(
+        vec![volume("data", VolumeSource::Claim { claim: ClaimRef::Named("c".into()), read_only: false })],
+        vec![],
+    );
     let set_up = || async { place.volumes.set_up(&pod).await.map_err(|error| error.message) };
     let told = |why: &str| {
         let failed = format!("MountVolume.NodeAffinity check failed for volume \"pv-1\" : {why}");
