@@ -28,7 +28,9 @@ use crate::sh;
 pub(crate) use self::bed::Bed;
 pub(crate) use self::checks::tests;
 pub(crate) use self::engine::keep;
-pub(crate) use self::image::{network_manifest, of as node_image, of_upstream as upstream_image};
+pub(crate) use self::image::{
+    network_manifest, of as node_image, of_upstream as upstream_image, programs_of,
+};
 pub(crate) use self::images::of_a_worker as worker_images;
 pub(crate) use self::oci::run as oci_runtime;
 pub(crate) use self::tier::{on_cluster, timed};

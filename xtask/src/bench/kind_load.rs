@@ -10,8 +10,8 @@ use gantry_tests::image::{Image, Layer};
 use gantry_tests::saved;
 
 use crate::kind::{self, Bed};
+use crate::sh;
 use crate::summary::Counts;
-use crate::{build, sh};
 
 const CLUSTER: &str = "kind-load";
 const IMAGE: &str = "localhost/bench/large:v1";
@@ -47,7 +47,7 @@ impl Way {
 /// Makes the cluster, loads, prints the table, takes the cluster away.
 pub(crate) fn run(asked: &Asked) -> Result<()> {
     sh::require_root("a kind cluster")?;
-    let own = build::build(true)?;
+    let own = kind::programs_of(true)?;
     let (upstream, gantry) = (kind::upstream_image(&own)?, kind::node_image(&own)?);
     let counts = kind::on_cluster("kind-load", CLUSTER, &[&upstream, &gantry], |bed| {
         Counts::check("kind-load: the loads", loads(bed, asked.rounds))

@@ -11,8 +11,8 @@ use super::bed::Bed;
 use super::image::{self, Made};
 use super::tier::on_cluster;
 use super::web::{self, IMAGE};
+use crate::sh;
 use crate::summary::Counts;
-use crate::{build, sh};
 
 const WEB: &str = include_str!("web.yaml");
 
@@ -31,7 +31,7 @@ const STEPS: [Step; 5] = [
 pub(crate) fn tests() -> Result<Counts> {
     sh::require_root("a kind cluster")?;
     web::fetch()?;
-    let own = build::build(false)?;
+    let own = image::programs_of(false)?;
     let (gantry, upstream) = (image::of(&own)?, image::of_upstream(&own)?);
     let mut counts = cluster("kind", &[&gantry, &gantry], ["gantry", "gantry"])?;
     if counts.failed == 0 {

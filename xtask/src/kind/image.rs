@@ -79,11 +79,15 @@ pub(crate) fn network_manifest(pods: &str) -> String {
 /// # Errors
 /// When a program is missing, or Debian's packages or Go's modules are out of reach.
 pub(super) fn make(release: bool) -> Result<Made> {
-    let own = match std::env::var_os(place::BIN_DIR) {
-        Some(_) => place::bin_dir()?,
-        None => build::build(release)?,
-    };
-    of(&own)
+    of(&programs_of(release)?)
+}
+
+/// The folder of Gantry's own programs: those that were built before, or new ones.
+pub(crate) fn programs_of(release: bool) -> Result<PathBuf> {
+    match std::env::var_os(place::BIN_DIR) {
+        Some(_) => place::bin_dir(),
+        None => build::build(release),
+    }
 }
 
 /// The same of programs that are built already: a folder with all that is shipped.
