@@ -64,6 +64,8 @@ pub const NEEDS: &[Need] = &[
     need("strip", "binutils", Use::Pods),
     need("docker-registry", "docker-registry", Use::Pods),
     need("/bin/busybox", "busybox-static", Use::Pods),
+    // The package busybox has that program, too, with libraries that no image has.
+    need("/var/lib/dpkg/info/busybox-static.list", "busybox-static", Use::Pods),
     need("ip", "iproute2", Use::Pods),
     need("nft", "nftables", Use::Pods),
     need("unshare", "util-linux", Use::Pods),
@@ -245,6 +247,7 @@ pub const STARTED: &[(&str, &[&str], Use)] = &[
     ("strip", &["--version"], Use::Pods),
     ("docker-registry", &["--help"], Use::Pods),
     ("/bin/busybox", &["true"], Use::Pods),
+    ("test", &["-e", "/var/lib/dpkg/info/busybox-static.list"], Use::Pods),
     ("ip", &["-V"], Use::Pods),
     ("nft", &["--version"], Use::Pods),
     ("unshare", &["--version"], Use::Pods),
