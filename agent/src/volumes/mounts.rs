@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use gantry_base::mountinfo::{self, MountInfo};
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
@@ -100,8 +101,27 @@ pub(super) fn tmpfs(path: &Path, size: i64) -> io::Result<()> {
         let options = CString::new(options)?;
         Ok(mount("tmpfs", path, "tmpfs", flags, Some(options.as_c_str()))?)
     };
-    match attempt(format!("{size},noswap")) {
-        Err(error) if error.kind() == io::ErrorKind::InvalidInput => attempt(size),
+    without_swap(&NOSWAP_REFUSED, size, attempt)
+}
+
+/// The kernel has refused the option: it writes a line to its log each time, and is asked once.
+static NOSWAP_REFUSED: AtomicBool = AtomicBool::new(false);
+
+fn without_swap(
+    refused: &AtomicBool,
+    options: String,
+    mut attempt: impl FnMut(String) -> io::Result<()>,
+) -> io::Result<()> {
+    if refused.load(Ordering::Relaxed) {
+        return attempt(options);
+    }
+    match attempt(format!("{options},noswap")) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            attempt(options)?;
+            // Only now: another option may have been what it refused.
+            refused.store(true, Ordering::Relaxed);
+            Ok(())
+        }
         result => result,
     }
 }
@@ -123,6 +143,25 @@ pub(super) fn detach(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kernel_that_refuses_noswap_is_asked_once() {
+        let refused = AtomicBool::new(false);
+        let mut asked = Vec::new();
+        let mut mount = |fails: &[&str]| {
+            without_swap(&refused, "size=1".to_owned(), |options| {
+                asked.push(options.clone());
+                match fails.contains(&options.as_str()) {
+                    true => Err(io::ErrorKind::InvalidInput.into()),
+                    false => Ok(()),
+                }
+            })
+        };
+        assert!(mount(&["size=1,noswap", "size=1"]).is_err(), "it is not the option that is refused");
+        mount(&["size=1,noswap"]).unwrap();
+        mount(&[]).unwrap();
+        assert_eq!(asked, ["size=1,noswap", "size=1", "size=1,noswap", "size=1", "size=1"]);
+    }
 
     #[test]
     fn a_mount_point_is_known_without_the_table() {
