@@ -7,7 +7,9 @@ set -eu
 
 deb=$1 address=$2 network=$3 mirror=${4:-}
 export DEBIAN_FRONTEND=noninteractive KUBECONFIG=/etc/kubernetes/admin.conf
-if [ -e /etc/kubernetes/admin.conf ]; then
+# There since an earlier call came to its end.
+made=/var/lib/gantry/control-plane
+if [ -e "$made" ]; then
     echo "this machine is a control plane already: vagrant destroy for another one"
     dpkg --install "$deb"
     exit 0
@@ -36,6 +38,8 @@ cat >/tmp/kubeadm.yaml <<YAML
 apiVersion: kubeadm.k8s.io/v1beta4
 kind: InitConfiguration
 localAPIEndpoint: { advertiseAddress: "$address" }
+# An emulated machine takes minutes for what others do in seconds.
+timeouts: { kubernetesAPICall: 10m, controlPlaneComponentHealthCheck: 10m, kubeletHealthCheck: 10m }
 nodeRegistration:
   criSocket: unix:///run/gantry/gantry.sock
   kubeletExtraArgs:
@@ -50,5 +54,7 @@ apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 failSwapOn: false
 YAML
+[ ! -e /etc/kubernetes/admin.conf ] || kubeadm reset --force --cri-socket unix:///run/gantry/gantry.sock
 kubeadm init --config /tmp/kubeadm.yaml
 kubectl apply --filename "$network"
+: >"$made"

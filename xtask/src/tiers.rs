@@ -170,7 +170,7 @@ impl Tier {
                 kernel::on_host(&kernel::JOIN, &programs, filter)
             }
             Tier::JoinVm => join_vm::tests(),
-            Tier::Vagrant => vagrant::tests(),
+            Tier::Vagrant => vagrant::tests(filter),
             Tier::PowerCuts => join_vm::power_cuts::tests(),
             Tier::Kind => crate::kind::tests(),
             Tier::Conformance => {
