@@ -78,15 +78,11 @@ impl<'a> Machine<'a> {
     /// When it does not come up again.
     pub(super) fn cut_power(&mut self) -> Result<String> {
         let nsenter = i32::try_from(self.qemu.id()).context("a pid")?;
-        let machine = proc::children(nsenter)?;
-        self.qemu.kill().and_then(|()| self.qemu.wait()).context("end qemu")?;
-        // nsenter has ended; qemu follows it, and must not have disk and port when the next one takes them.
-        poll_every(PAUSE, "qemu to end", WAIT, || {
-            let left =
-                machine.iter().filter(|process| proc::one(process.pid).is_some_and(|now| has_files(&now)));
-            let left: Vec<i32> = left.map(|process| process.pid).collect();
-            if left.is_empty() { Ok(()) } else { Err(format!("{left:?} still run")) }
-        })?;
+        for qemu in proc::children(nsenter)? {
+            proc::kill(qemu.pid)?;
+        }
+        // nsenter waits until the last thread of qemu has given up disk and port.
+        self.qemu.wait().context("wait for qemu")?;
         self.qemu = start(self.bed, &self.words, &self.folder)?;
         self.await_boot()
     }
@@ -192,11 +188,6 @@ impl Drop for Machine<'_> {
         // Where it has ended, both are refused, and nothing is left to do.
         let _ended = self.qemu.kill().and_then(|()| self.qemu.wait());
     }
-}
-
-/// Whether a process that was told to end may still have its files open: a zombie has none.
-fn has_files(process: &proc::Process) -> bool {
-    process.state != 'Z'
 }
 
 /// qemu, in docker's namespaces. It ends with its parent, which is nsenter.
