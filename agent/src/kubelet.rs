@@ -22,7 +22,7 @@ use std::time::Duration;
 
 pub use self::error::Error;
 use crate::config::{KubeletConfiguration, KubeletFlags, Loaded};
-pub use crate::server::Verbosity;
+pub use gantry_server::Verbosity;
 
 /// Tells the service manager a state, sd_notify(3); whether somebody listens.
 pub type Notify = fn(&str) -> io::Result<bool>;

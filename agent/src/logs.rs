@@ -1,12 +1,10 @@
-//! Pod logs on disk: their folders, the CRI line format, opening and following a file. Owns the layout
+//! Pod logs on disk: their folders, following a file. Owns the layout
 //! below the pod logs' folder; never writes a line (the runtime does). Called by the
 //! workers, `gantry logs` and `gantry run`.
 
 pub mod dir;
 pub mod follow;
-pub mod line;
 pub mod links;
-pub mod open;
 
 use std::fmt;
 use std::path::PathBuf;

@@ -10,4 +10,5 @@ pub mod failpoint;
 pub mod files;
 pub mod mountinfo;
 pub mod mutex;
+pub mod open;
 pub mod timeline;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use gantry_agent::logs::follow::LogReader;
-use gantry_agent::logs::line::{Line, Stream};
+use gantry_model::log_line::{Line, Stream};
 use gantry_proto::operator::operator_client::OperatorClient;
 use gantry_proto::operator::{Container, ListPodsRequest, Pod};
 use jiff::Timestamp;

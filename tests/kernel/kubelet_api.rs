@@ -10,15 +10,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use gantry_agent::runtime::cri::connect;
-use gantry_agent::runtime_ext::RuntimeExtensions;
-use gantry_agent::server::authn::Authentication;
-use gantry_agent::server::authz::Mode;
-use gantry_agent::server::client_ca::ClientCa;
-use gantry_agent::server::listen::{TlsSettings, tls_config};
-use gantry_agent::server::route::Switches;
-use gantry_agent::server::stats::{self, Stats};
-use gantry_agent::server::{NodePods, RuntimeConnection, Server, ServerDeps, Settings};
 use gantry_proto::cri;
+use gantry_server::authn::Authentication;
+use gantry_server::authz::Mode;
+use gantry_server::client_ca::ClientCa;
+use gantry_server::listen::{TlsSettings, tls_config};
+use gantry_server::route::Switches;
+use gantry_server::stats::{self, Stats};
+use gantry_server::{NodePods, RuntimeConnection, Server, ServerDeps, Settings, SystemVersion};
 use gantry_tests::node::Node;
 use gantry_tests::pod::{self, Pod};
 use gantry_tests::poll::{bound, poll};
@@ -128,7 +127,8 @@ impl ServerFixture {
             metrics: Arc::default(),
             probe_metrics: Arc::default(),
             checks: Vec::new(),
-            runtime_ext: RuntimeExtensions::default(),
+            oom_counts: Arc::new(|_| None),
+            system: SystemVersion::default(),
             stats,
             verbosity: Arc::new(|_| Ok(())),
         };

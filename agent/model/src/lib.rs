@@ -5,13 +5,16 @@
 pub mod admitted;
 pub mod cgroup;
 pub mod clock;
+pub mod drain;
 pub mod expand;
 pub mod failure;
 pub mod field_path;
 pub mod go_duration;
 pub mod go_json;
+pub mod log_line;
 pub mod mount;
 pub mod names;
+pub mod observation;
 pub mod pod;
 pub mod quantity;
 pub mod random;

@@ -1,9 +1,12 @@
-//! A pod and a container as tests of all crates of the agent begin with. Owns the fixtures; never part of a program.
+//! A pod, a container and a pipe, as tests of all crates of the agent begin with them. Owns the fixtures; never part of a program.
 
 #![expect(clippy::unwrap_used, reason = "tests end at the first surprise")]
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
+
+use rustix::fs::{CWD, FileType, Mode};
 
 use crate::pod::env::{EnvValue, EnvVar};
 use crate::pod::placement::Placement;
@@ -12,6 +15,11 @@ use crate::pod::{
     Container, Dns, Namespaces, Origin, Pod, PodSecurity, PodUid, PullPolicy, Requirements, Resources,
     RestartPolicy, Role, Security, Shown, TerminationMessage,
 };
+
+/// A pipe that nobody writes to.
+pub fn fifo(path: &Path) {
+    rustix::fs::mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+}
 
 /// default/web, UID uid-1, one container `web`, restarted always, 30 s of grace.
 #[must_use]

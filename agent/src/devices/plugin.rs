@@ -13,7 +13,7 @@ use tonic::transport::Channel;
 
 use super::DeviceOptions;
 use super::state::{Device, PluginOptions};
-use crate::grpc::{dial, status_in_go};
+use gantry_grpc::{dial, status_in_go};
 
 /// How long a plugin that registers may take to be reached.
 const DIAL: Duration = Duration::from_secs(10);

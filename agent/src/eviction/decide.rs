@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use gantry_model::signal::{Pressure, Pressures, Signal};
 
-use super::observe::{Disks, Observation, Reading, Readings};
 use crate::config::eviction::{Policy, Rule, Threshold};
+use gantry_model::observation::{Disks, Observation, Reading, Readings};
 
 /// What is remembered from one look to the next.
 #[derive(Debug, Clone, Default)]

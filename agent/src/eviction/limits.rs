@@ -7,7 +7,7 @@ use gantry_model::pod::{Container, Pod};
 use gantry_model::quantity;
 use gantry_model::requests::peak;
 
-use super::observe::{ContainerUse, PodUse, Used};
+use gantry_model::observation::{ContainerUse, PodUse, Used};
 
 /// The resource, as limits name it.
 const STORAGE: &str = "ephemeral-storage";

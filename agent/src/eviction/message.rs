@@ -7,8 +7,8 @@ use gantry_model::pod::Pod;
 use gantry_model::quantity;
 use gantry_model::signal::{Signal, Starved};
 
-use super::observe::{ContainerUse, PodUse, Readings};
 use crate::config::eviction::Rule;
+use gantry_model::observation::{ContainerUse, PodUse, Readings};
 
 /// Of the pod's status, its event, and what brought it about.
 pub(crate) const REASON: &str = "Evicted";

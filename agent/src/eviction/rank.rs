@@ -10,7 +10,7 @@ use gantry_model::pod::volume::VolumeSource;
 use gantry_model::requests::requests;
 use gantry_model::signal::{Signal, Starved};
 
-use super::observe::{Disks, PodUse, Usage, Used};
+use gantry_model::observation::{Disks, PodUse, Usage, Used};
 
 /// Which parts of a pod's disk are on the file system that is short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

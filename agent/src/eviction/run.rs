@@ -15,16 +15,17 @@ use tokio::sync::watch;
 use super::decide::{self, Memory};
 use super::limits;
 use super::message::{self, REASON};
-use super::observe::{Gauge, Observation, Usage};
+use super::observe::Gauge;
 use super::rank::rank;
 use crate::admission;
 use crate::config::eviction::{Policy, Rule};
-use crate::drain::DrainWatcher;
 use crate::events::sink::Recorder;
 use crate::events::{Kind, NodeNote, Note};
 use crate::gc::images::Reclaimer;
 use crate::pod::worker::PodHandle;
 use crate::pod::{Life, PodFailure};
+use gantry_model::drain::DrainWatcher;
+use gantry_model::observation::{Observation, Usage};
 
 /// How often it is looked.
 pub(crate) const EVERY: Duration = Duration::from_secs(10);

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::observe::{ContainerUse, Gauge, Observation, PodUse, Reading, Usage, Used};
+use super::observe::Gauge;
 use super::run::{EVERY, Evictor, World};
 use crate::config::eviction::{self, policy};
 use crate::config::fields::KubeletConfiguration;
@@ -31,7 +31,9 @@ use crate::pod::tests::deps;
 use crate::pod_workers::{PodWorkers, events};
 use crate::runtime::fake::{FakeRuntime, Script};
 use crate::static_pods::choice::StaticPods;
-use crate::{drain, pod_manager, pod_source, status};
+use crate::{pod_manager, pod_source, status};
+use gantry_model::drain;
+use gantry_model::observation::{ContainerUse, Observation, PodUse, Reading, Usage, Used};
 
 const MIB: i64 = 1 << 20;
 

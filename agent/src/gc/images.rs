@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::Keeper;
-use crate::drain::DrainWatcher;
+use gantry_model::drain::DrainWatcher;
 pub(crate) use plan::Disk;
 use plan::{CollectionPlan, Record, Records, RetainedImage};
 

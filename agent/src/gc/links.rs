@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::fs;
 
 use super::Keeper;
-use crate::drain::DrainWatcher;
 use crate::logs::links::{SUFFIX, id_of};
+use gantry_model::drain::DrainWatcher;
 
 /// As upstream collects what containers leave.
 const EVERY: Duration = Duration::from_secs(60);

@@ -23,8 +23,8 @@ use gantry_model::clock::Clock;
 use tokio::sync::oneshot;
 
 use super::Keeper;
-use crate::drain::DrainWatcher;
-use crate::logs::open;
+use gantry_base::open;
+use gantry_model::drain::DrainWatcher;
 
 /// As in KubeletConfiguration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,9 +11,9 @@ use tokio::task::JoinError;
 use super::{host, wiring};
 use crate::operator::socket;
 use crate::registration::machine;
-use crate::server::listen::TlsError;
-use crate::server::{client_ca, stats};
-use crate::{cgroups, images, node, probe, root, runtime, server};
+use crate::{cgroups, images, node, probe, root, runtime};
+use gantry_server::listen::TlsError;
+use gantry_server::{client_ca, stats};
 
 /// One step, and its cause.
 #[derive(Debug, thiserror::Error)]
@@ -87,7 +87,7 @@ pub enum Error {
     #[error(transparent)]
     Images(#[from] images::Error),
     #[error(transparent)]
-    Server(#[from] server::Error),
+    Server(#[from] gantry_server::Error),
     #[error(transparent)]
     Stats(#[from] stats::machine::Error),
     #[error(transparent)]

@@ -9,9 +9,9 @@ use gantry_model::pod::PodUid;
 use crate::pod::count;
 use crate::pod::worker::PodHandle;
 use crate::pod_source::ApiPods;
-use crate::server::NodePods;
 use crate::status::Reported;
 use crate::volumes::Volumes;
+use gantry_server::NodePods;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
 

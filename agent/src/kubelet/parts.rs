@@ -19,7 +19,6 @@ use gantry_model::version;
 use crate::config::gates::Gates;
 use crate::config::{self, KubeletConfiguration, KubeletFlags};
 use crate::devices::DeviceManager;
-use crate::drain::DrainWatcher;
 use crate::events::sink::{self, Recorder};
 use crate::events::{Kind, NodeNote};
 use crate::eviction::run::{self as eviction, Evictor};
@@ -40,14 +39,15 @@ use crate::registration::machine::{self, HostAddresses};
 use crate::registration::stall;
 use crate::registration::{self, World};
 use crate::runtime::cri::CriRuntime;
-use crate::server::client_ca::ClientCa;
-use crate::server::health::Check;
-use crate::server::listen::tls_config;
-use crate::server::stats::Stats;
-use crate::server::{self, Server, Verbosity};
 use crate::status::mirror::{self, Mirrors};
 use crate::status::{self, convert, start_sli};
 use crate::{dns, node, oom_watcher, plugins, pod_manager, podresources, static_pods};
+use gantry_model::drain::DrainWatcher;
+use gantry_server::client_ca::ClientCa;
+use gantry_server::health::Check;
+use gantry_server::listen::tls_config;
+use gantry_server::stats::Stats;
+use gantry_server::{RuntimeConnection, Server, ServerDeps, Verbosity};
 use k8s_openapi::api::core::v1::Node;
 use rustls::server::ResolvesServerCert;
 use tokio::net::TcpListener;
@@ -305,10 +305,11 @@ impl Parts<'_> {
         let client_ca = client_ca(wiring::client_ca(self.config).as_deref())?;
         let configz = config::configz(self.config)["kubeletconfig"].clone();
         let stats = Stats::new(wiring::stats(self.flags, self.config)?)?;
-        let sources = server::ServerDeps {
+        let runtime_ext = self.deps.runtime_ext.clone();
+        let sources = ServerDeps {
             node_name: self.name.clone(),
             pods: Arc::new(view),
-            runtime: server::RuntimeConnection {
+            runtime: RuntimeConnection {
                 channel: self.channel.clone(),
                 request_timeout: self.config.runtime_request_timeout.duration(),
             },
@@ -318,7 +319,8 @@ impl Parts<'_> {
             metrics: self.deps.metrics.clone(),
             probe_metrics: self.deps.probe_metrics.clone(),
             checks: vec![pulse],
-            runtime_ext: self.deps.runtime_ext.clone(),
+            oom_counts: Arc::new(move |container| runtime_ext.out_of_memory(container)),
+            system: wiring::system_version(),
             stats,
             verbosity: self.verbosity.clone(),
         };

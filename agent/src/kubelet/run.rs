@@ -24,7 +24,6 @@ use crate::api::Api;
 use crate::api::cluster::Cluster;
 use crate::api::files::Files;
 use crate::config::{self, KubeletConfiguration, KubeletFlags};
-use crate::drain::DrainWatcher;
 use crate::healthz::Checks;
 use crate::images::Images;
 use crate::logs::dir::LogDir;
@@ -37,9 +36,10 @@ use crate::registration::machine;
 use crate::root::Root;
 use crate::runtime;
 use crate::runtime::cri::{self, CriRuntime, driver};
-use crate::server::Server;
 use crate::users::Range;
 use crate::volumes;
+use gantry_model::drain::DrainWatcher;
+use gantry_server::Server;
 
 /// For answers under way at the end; streams of a runtime may never end by themselves.
 pub(super) const LAST_ANSWERS: Duration = Duration::from_secs(5);

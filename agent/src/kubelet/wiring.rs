@@ -25,15 +25,21 @@ use crate::manifest::api::NodeSettings;
 use crate::node::{NodeOverrides, has_app_armor};
 use crate::registration;
 use crate::runtime::cri::driver::Driver;
-use crate::server::authn::Authentication;
-use crate::server::authz::Mode;
-use crate::server::client_ca::ClientCa;
-use crate::server::listen::TlsSettings;
-use crate::server::route::Switches;
-use crate::server::{self, ciphers, stats};
+use gantry_server::authn::Authentication;
+use gantry_server::authz::Mode;
+use gantry_server::client_ca::ClientCa;
+use gantry_server::listen::TlsSettings;
+use gantry_server::route::Switches;
+use gantry_server::{SystemVersion, ciphers, stats};
 use k8s_openapi::api::core::v1::Taint;
 
 use super::pod_deps::Tuning;
+
+/// What runs below the kubelet, by its names.
+pub(super) fn system_version() -> SystemVersion {
+    let (kernel, os_image) = registration::machine::of_system();
+    SystemVersion { kernel, os_image }
+}
 
 /// A flag or a field that no part can use as it is.
 #[derive(Debug, thiserror::Error)]
@@ -371,8 +377,8 @@ pub(super) fn images(config: &KubeletConfiguration) -> images::Settings {
 }
 
 /// The kubelet's own API.
-pub(super) fn server(config: &KubeletConfiguration, root_dir: &Path) -> server::Settings {
-    server::Settings {
+pub(super) fn server(config: &KubeletConfiguration, root_dir: &Path) -> gantry_server::Settings {
+    gantry_server::Settings {
         switches: Switches {
             enable_debugging_handlers: on(config.enable_debugging_handlers),
             enable_system_log_handler: on(config.enable_system_log_handler),

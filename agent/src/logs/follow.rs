@@ -8,8 +8,8 @@ use tokio::fs::File;
 use tokio::io::AsyncReadExt;
 
 use super::Error;
-use super::line::{Line, parse};
-use super::open;
+use gantry_base::open;
+use gantry_model::log_line::{Line, parse};
 
 /// A line feed must come within this many bytes (the runtime cuts lines at 16 KiB).
 const MAX_ENTRY: usize = 1 << 20;
@@ -89,7 +89,7 @@ mod tests {
         let at = |name: &str| folder.path().join(name);
         std::fs::write(at("secret"), "t stdout F a\n").unwrap();
         std::os::unix::fs::symlink(at("secret"), at("0.log")).unwrap();
-        open::tests::fifo(&at("1.log"));
+        gantry_model::testing::fifo(&at("1.log"));
         for name in ["0.log", "1.log"] {
             let error = LogReader::new(&at(name)).next().await.unwrap_err();
             assert!(chain(&error).contains("not a regular file"), "{}", chain(&error));

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tonic::transport::Channel;
 
 use super::{Handlers, Plugin, Used};
-use crate::grpc::dial;
+use gantry_grpc::dial;
 
 /// As upstream's.
 const DIAL: Duration = Duration::from_secs(10);

@@ -5,7 +5,6 @@
 mod about;
 mod annotations;
 mod container_config;
-pub mod counted;
 pub mod driver;
 mod keeper;
 mod log_end;
@@ -31,17 +30,17 @@ use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
-use self::counted::Counted;
 use super::{
     Changes, Effect, Error, ExecOutput, Image, KnownPod, NewContainer, NewSandbox, Observed, PullImage,
     RegistryAuth, Runtime, Subject,
 };
 use crate::dns::{Resolver, source};
-use crate::grpc::in_go;
 use crate::runtime::Users;
 use crate::runtime_ext::pulls::Pulls;
 use crate::runtime_ext::pulls::progress::Progress;
 use crate::timeline::{Span, parse_runtime_spans};
+use gantry_grpc::counted::Counted;
+use gantry_grpc::in_go;
 
 /// As the kubelet sets it: lists of a full node exceed gRPC's own 4 MiB.
 const MAX_MESSAGE: usize = 16 << 20;

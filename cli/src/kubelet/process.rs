@@ -5,8 +5,8 @@ use std::fs::File;
 
 use anyhow::{Result, anyhow, bail};
 use gantry_agent::config::{KubeletFlags, Loaded};
-use gantry_agent::drain;
 use gantry_agent::kubelet::{Kubelet, KubeletDeps, Verbosity};
+use gantry_model::drain;
 use tokio::sync::oneshot;
 
 use super::{lock, systemd};

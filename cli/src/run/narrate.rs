@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use gantry_agent::logs::follow::LogReader;
-use gantry_agent::logs::line::{Line, Stream};
 use gantry_agent::pod::status::{ContainerState, ContainerStatus, PodStatus};
 use gantry_agent::pod::worker::PodHandle;
 use gantry_base::error::chain;
+use gantry_model::log_line::{Line, Stream};
 use gantry_model::pod::PodUid;
 use tokio::sync::watch;
 use tokio::task::JoinSet;

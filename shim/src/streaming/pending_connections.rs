@@ -2,8 +2,8 @@
 //! oldest. Any process with the node's network may hold one open, and none shall keep the clients of the
 //! whole node out by that. Called by `http`.
 //!
-//! A twin of that in the agent (`agent/src/server/pending_connections.rs`): all that agent and runtime share is `proto`, which has no
-//! logic (ARCHITECTURE.md), and fifty lines are no crate.
+//! A twin of that in the agent (`agent/server/src/pending_connections.rs`): what both depend on is `proto`, which has no
+//! logic, and `base`, which has no tokio (ARCHITECTURE.md); fifty lines are no crate.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::imports::{Import, Imports, imports};
 
 /// Whose floors ARCHITECTURE.md lists.
-pub(crate) const CRATES: [&str; 10] = [
+pub(crate) const CRATES: [&str; 11] = [
     "agent/kubeclient/src",
     "agent/model/src",
+    "agent/server/src",
     "agent/src",
     "cni/src",
     "shim/image/src",

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use gantry_model::pod::{Container, Requirements};
 
-use super::super::observe::{Reading, Used};
 use super::*;
 use crate::config::eviction::Threshold;
 use crate::pod::tests::{container, in_role, pod};
+use gantry_model::observation::{Reading, Used};
 
 fn rule(signal: Signal, value: Threshold) -> Rule {
     let written = "100Mi".to_owned();

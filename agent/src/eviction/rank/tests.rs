@@ -4,9 +4,9 @@ use gantry_model::pod::placement::Placement;
 use gantry_model::pod::volume::Volume;
 use gantry_model::pod::{Container, PodUid, Resources};
 
-use super::super::observe::ContainerUse;
 use super::*;
 use crate::pod::tests::{container, pod};
+use gantry_model::observation::ContainerUse;
 
 fn asking(name: &str, priority: i32, memory: i64, storage: i64) -> Pod {
     let resources =

@@ -7,7 +7,7 @@ use gantry_model::failure::FailureKind;
 
 use super::super::{ImageUse, KeeperFuture, StoredImage};
 use super::*;
-use crate::drain;
+use gantry_model::drain;
 
 #[derive(Debug, Default)]
 struct Store {

@@ -9,8 +9,8 @@ use gantry_model::failure::{Failure, FailureKind};
 
 use super::super::{ImageUse, KeeperFuture, StoredImage};
 use super::*;
-use crate::drain;
-use crate::logs::open::tests::fifo;
+use gantry_model::drain;
+use gantry_model::testing::fifo;
 
 #[derive(Debug)]
 struct OneLog {

@@ -5,7 +5,8 @@
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-use crate::logs::{line, open};
+use gantry_base::open;
+use gantry_model::log_line as line;
 
 /// MaxContainerTerminationMessageLogLength and …LogLines.
 const MOST_OF_LOG: usize = 2048;
@@ -77,7 +78,7 @@ mod tests {
         let said = read(&log).await;
         assert!(said.starts_with(FAILED), "{said}");
         fs::remove_file(&log).unwrap();
-        open::tests::fifo(&log);
+        gantry_model::testing::fifo(&log);
         let said = tokio::time::timeout(Duration::from_secs(20), read(&log)).await.unwrap();
         assert!(said.contains("not a regular file"), "{said}");
     }

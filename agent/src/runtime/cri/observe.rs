@@ -11,11 +11,11 @@ use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
 use gantry_proto::cri::{self as wire};
 use tonic::{Code, Status};
 
-use super::counted::Counted;
 use super::{NodeConfig, timed};
 use crate::runtime::{
     Actual, Exit, Image, Instance, InstanceState, KnownPod, Observed, Sandbox, User, Users,
 };
+use gantry_grpc::counted::Counted;
 
 pub(super) const POD_NAME: &str = "io.kubernetes.pod.name";
 pub(super) const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";

@@ -1,0 +1,64 @@
+//! What all clients of gRPC in the kubelet half have in common: how a plugin's socket is dialled, how errors are printed,
+//! how calls of the runtime are counted ([`counted`]). Never knows what is asked. Used by `gantry-agent` (plugins, the
+//! runtime) and `gantry-server` (the runtime).
+
+pub mod counted;
+
+use std::path::Path;
+use std::time::Duration;
+
+use gantry_base::error::chain;
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+use tower::service_fn;
+
+/// Connects to the socket, with the authority that upstream's kubelet sends.
+///
+/// # Errors
+/// Why nobody answers there within that time.
+pub async fn dial(socket: &Path, within: Duration) -> Result<Channel, String> {
+    let path = socket.to_owned();
+    let connect = service_fn(move |_| {
+        let path = path.clone();
+        async move { UnixStream::connect(path).await.map(TokioIo::new) }
+    });
+    let endpoint = Endpoint::from_static("http://localhost");
+    match timeout(within, endpoint.connect_with_connector(connect)).await {
+        Ok(Ok(channel)) => Ok(channel),
+        Ok(Err(error)) => Err(format!("{}: {}", socket.display(), chain(&error))),
+        Err(_) => Err(format!("{}: context deadline exceeded", socket.display())),
+    }
+}
+
+/// As Go's gRPC prints an error.
+#[must_use]
+pub fn status_in_go(status: &Status) -> String {
+    format!("rpc error: code = {} desc = {}", in_go(status.code()), status.message())
+}
+
+/// As Go's gRPC prints a code.
+#[must_use]
+pub fn in_go(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "Canceled",
+        Code::Unknown => "Unknown",
+        Code::InvalidArgument => "InvalidArgument",
+        Code::DeadlineExceeded => "DeadlineExceeded",
+        Code::NotFound => "NotFound",
+        Code::AlreadyExists => "AlreadyExists",
+        Code::PermissionDenied => "PermissionDenied",
+        Code::ResourceExhausted => "ResourceExhausted",
+        Code::FailedPrecondition => "FailedPrecondition",
+        Code::Aborted => "Aborted",
+        Code::OutOfRange => "OutOfRange",
+        Code::Unimplemented => "Unimplemented",
+        Code::Internal => "Internal",
+        Code::Unavailable => "Unavailable",
+        Code::DataLoss => "DataLoss",
+        Code::Unauthenticated => "Unauthenticated",
+    }
+}
