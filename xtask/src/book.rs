@@ -10,8 +10,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::sh;
 
-/// How the program is installed.
-const INSTALL: &str = "cargo install mdbook --version 0.5.4 --no-default-features --locked";
+/// mdBook's version; its pages and links are looked at below.
+const MDBOOK: &str = "0.5.4";
 /// At the repository's root, and their names in the book.
 const AROUND: [(&str, &str); 5] = [
     ("README.md", "about.md"),
@@ -33,12 +33,10 @@ pub(crate) fn run() -> Result<()> {
         }
     }
     copy(&sh::root(), &source)?;
-    let mut mdbook = Command::new("mdbook");
-    mdbook.arg("build").arg(&source).arg("--dest-dir").arg(&book);
-    let ran = mdbook.status().with_context(|| format!("start mdbook: {INSTALL}"))?;
-    if !ran.success() {
-        bail!("{}: {ran}", sh::show(&mdbook));
-    }
+    let mut mdbook = Command::new(mdbook()?);
+    // Its lines on what it does are no news; what is wrong it says, too.
+    mdbook.env("MDBOOK_LOG", "warn").arg("build").arg(&source).arg("--dest-dir").arg(&book);
+    sh::run(&mut mdbook)?;
     let pages = files(&book)?;
     let broken = broken(&pages)?;
     if !broken.is_empty() {
@@ -46,6 +44,21 @@ pub(crate) fn run() -> Result<()> {
     }
     println!("{}", book.join("index.html").display());
     Ok(())
+}
+
+/// mdbook of that version, installed into the cache unless it is there.
+fn mdbook() -> Result<PathBuf> {
+    let tools = sh::cache_dir().join("tools");
+    let tool = tools.join("bin/mdbook");
+    let says = Command::new(&tool).arg("--version").output().map(|output| output.stdout).unwrap_or_default();
+    if String::from_utf8_lossy(&says).trim() == format!("mdbook v{MDBOOK}") {
+        return Ok(tool);
+    }
+    println!("installing mdbook {MDBOOK}, some minutes the first time");
+    let package = format!("mdbook@{MDBOOK}");
+    let mut install = sh::cargo(&["install", "--quiet", "--locked", &package, "--no-default-features"]);
+    sh::run(install.args(["--features", "search", "--root"]).arg(&tools))?;
+    Ok(tool)
 }
 
 /// The documents, as the book has them.
@@ -205,6 +218,27 @@ fn broken(pages: &[PathBuf]) -> Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_to_no_page_or_no_part_of_one_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, text).unwrap();
+        };
+        write(
+            "a.html",
+            "<h1 id=\"x\"></h1><a href=\"adr/b.html#y\"></a><a href=\"#x\"></a><img src=\"p.svg\">",
+        );
+        write("adr/b.html", "<h2 id=\"y\"></h2><a href=\"../a.html#no\"></a><a href=\"../c.html\"></a>");
+        write("p.svg", "");
+        let found = broken(&files(folder.path()).unwrap()).unwrap();
+        let page = folder.path().join("adr/b.html").display().to_string();
+        assert_eq!(found, [format!("{page}: ../a.html#no"), format!("{page}: ../c.html")]);
+        write("a.html", "<a href=\"https://else.where/\"></a><img src=\"none.png\">");
+        assert!(broken(&files(folder.path()).unwrap()).unwrap()[0].ends_with("a.html: none.png"));
+    }
 
     #[test]
     fn links_stay_within_the_book_or_become_text() {
