@@ -106,10 +106,10 @@ pub(crate) fn watch(recorder: Recorder) {
     let begun = std::thread::Builder::new().name("oom".to_owned()).spawn(move || {
         let open = rustix::fs::open(LOG, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty());
         let followed = open.and_then(|log| follow(&log, &recorder));
-        tracing::warn!(err = ?followed, path = LOG, "SystemOOM is not told any more");
+        tracing::warn!(err = ?followed, path = LOG, "no more SystemOOM events: reading the kernel's log has ended");
     });
     if let Err(error) = begun {
-        tracing::warn!(err = %error, path = LOG, "SystemOOM is not told: no thread for it");
+        tracing::warn!(err = %error, path = LOG, "no SystemOOM events: no thread to read the kernel's log");
     }
 }
 

@@ -48,7 +48,7 @@ fn collect_pods(reflected: &Reflected<Pod>) -> ApiPods {
     for (uid, pod) in &reflected.items {
         let Some(uid) = PodUid::parse(uid) else {
             // The API server makes these; folders are named after them.
-            tracing::error!(uid, name = pod.metadata.name, "a pod's UID is none: the pod is left alone");
+            tracing::error!(uid, name = pod.metadata.name, "ignoring a pod whose UID is not valid");
             continue;
         };
         let of = if is_mirror(pod) { &mut seen.mirrors } else { &mut seen.pods };

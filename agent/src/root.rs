@@ -6,6 +6,8 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use gantry_base::flock::{self, LockHolder};
+
 /// What is ours in it; everything else is laid out as a kubelet's.
 const OWN: &str = "gantry";
 
@@ -34,9 +36,9 @@ pub enum Error {
         source: io::Error,
     },
     #[error(
-        "another agent works in {}: end it, or give this one a --root-dir of its own", path.display()
+        "another agent works in {}: {holder}; end it, or give this one a --root-dir of its own", path.display()
     )]
-    Taken { path: PathBuf },
+    Taken { path: PathBuf, holder: LockHolder },
 }
 
 impl Root {
@@ -54,7 +56,7 @@ impl Root {
         let file = File::options().create(true).truncate(false).write(true).open(&lock).map_err(wrap)?;
         match file.try_lock() {
             Ok(()) => Ok(Self { path, _lock: file }),
-            Err(TryLockError::WouldBlock) => Err(Error::Taken { path }),
+            Err(TryLockError::WouldBlock) => Err(Error::Taken { path, holder: flock::holder(&file) }),
             Err(TryLockError::Error(source)) => Err(wrap(source)),
         }
     }

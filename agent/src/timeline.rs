@@ -7,6 +7,7 @@ pub mod compare;
 pub mod html;
 pub mod json;
 pub mod otlp;
+pub mod pair;
 pub mod render;
 pub mod svg;
 

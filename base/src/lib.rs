@@ -8,6 +8,7 @@ pub mod error;
 #[cfg(feature = "failpoints")]
 pub mod failpoint;
 pub mod files;
+pub mod flock;
 pub mod mountinfo;
 pub mod mutex;
 pub mod open;

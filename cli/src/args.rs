@@ -102,10 +102,12 @@ pub(crate) enum Command {
     Stop(StopArgs),
     /// Say why a pod is not running, and how to fix it.
     #[command(visible_alias = "describe")]
-    Explain(SomePods),
+    #[command(after_help = help::EXPLAIN)]
+    Explain(ExplainArgs),
     /// List what happened to pods.
     Events(EventsArgs),
     /// Show where the time of a pod's start went.
+    #[command(after_help = help::TIMELINE)]
     Timeline(TimelineArgs),
     /// Fetch images and show how far each layer has come.
     ///
@@ -152,7 +154,7 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct CompletionArgs {
-    /// Whose completion.
+    /// The shell that completes.
     #[arg(value_enum)]
     pub(crate) shell: clap_complete::Shell,
 }
@@ -202,7 +204,7 @@ pub(crate) struct RuntimeFlags {
     /// How to reach registries: mirrors, certificates, plain HTTP; HOST/hosts.toml as containerd reads it.
     #[arg(long, help_heading = "Images", value_name = "DIR", default_value = "/etc/containerd/certs.d")]
     pub(crate) registry_hosts_dir: PathBuf,
-    /// Docker's config.json, for pulls that bring no credentials; gantry run reads root's own.
+    /// Docker's config.json, for pulls that bring no credentials; `gantry run` without this flag reads root's own.
     #[arg(long, help_heading = "Images", value_name = "FILE")]
     pub(crate) registry_auth_file: Option<PathBuf>,
     /// Images reported as pinned, which a kubelet never removes: names as in a pull.
@@ -263,7 +265,7 @@ pub(crate) struct RuntimeArgs {
     /// Bring what `gantry run` needs beyond CRI, as a runtime that ends with its pods.
     #[arg(long, hide = true)]
     pub(crate) standalone: bool,
-    /// Begin by leaving the terminal and its session.
+    /// Detach from the terminal and its session first.
     #[arg(long, hide = true)]
     pub(crate) daemon: bool,
     #[command(flatten)]
@@ -382,6 +384,26 @@ impl PsFormat {
     }
 }
 
+/// How a report is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReportFormat {
+    /// For people.
+    Text,
+    /// The same as JSON.
+    Json,
+    /// The same as YAML.
+    Yaml,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// How to print; JSON is a list, and one report alone when one pod is named.
+    #[arg(short, long, value_enum, default_value = "text")]
+    pub(crate) output: ReportFormat,
+    #[command(flatten)]
+    pub(crate) pods: SomePods,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct EventsArgs {
     /// Only of these pods.
@@ -435,7 +457,7 @@ pub(crate) struct StopArgs {
     pub(crate) namespace: Option<String>,
     #[command(flatten)]
     pub(crate) agent: AgentFlags,
-    /// From SIGTERM to SIGKILL, instead of the pod's own; 0 kills at once.
+    /// Seconds between SIGTERM and SIGKILL, in place of the pod's own; 0 kills at once.
     #[arg(
         long,
         visible_alias = "grace-period",
@@ -453,7 +475,10 @@ pub(crate) struct TimelineArgs {
     /// Show two starts side by side.
     #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["pod", "json", "svg"])]
     pub(crate) compare: Option<Vec<String>>,
-    /// Print the stages as JSON.
+    /// How to print; JSON and YAML are lists of stages.
+    #[arg(short, long, value_enum, default_value = "text", conflicts_with_all = ["compare", "json"])]
+    pub(crate) output: ReportFormat,
+    /// Print the stages as JSON, as -o json does.
     #[arg(long)]
     pub(crate) json: bool,
     /// Write the waterfall as a picture.

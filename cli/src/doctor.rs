@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use crate::args::{DoctorArgs, ListFormat};
 use crate::output;
+use crate::output::colour::{self, Colour};
 
 /// How a check came out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -98,5 +99,11 @@ fn table(checks: &[Check]) -> String {
         format!("{number} {word}{}", if number == 1 { "" } else { "s" })
     };
     let (warnings, failures) = (count(CheckStatus::Warn, "warning"), count(CheckStatus::Fail, "failure"));
-    format!("{}{} checks, {warnings}, {failures}\n", output::table(&rows), checks.len())
+    let colourful = colour::wanted();
+    let table = output::table_in_colours(&rows, |column, cell| match cell {
+        "WARN" if colourful && column == 0 => Some(Colour::Yellow),
+        "FAIL" if colourful && column == 0 => Some(Colour::Red),
+        _ => None,
+    });
+    format!("{table}{} checks, {warnings}, {failures}\n", checks.len())
 }

@@ -23,22 +23,35 @@ pub(crate) struct ImageStore {
 }
 
 impl ImageStore {
-    /// The runtime's, or those of this node alone.
+    /// The runtime's, or those of this node alone; a node that has none gets a store.
     ///
     /// # Errors
     /// When a runtime runs and does not answer, and when this user may not reach it or the store.
-    pub(crate) async fn find(endpoint: &RuntimeEndpoint, flags: StoreFlags) -> Result<Self> {
+    pub(crate) async fn find_or_make(endpoint: &RuntimeEndpoint, flags: StoreFlags) -> Result<Self> {
         let usual = detach::runtime_socket(&flags.state);
-        let nobody = match runtime_client::find(endpoint, &usual).await? {
-            RuntimeSearch::Runtime(channel) => return Ok(Self { channel, alone: None }),
-            RuntimeSearch::Nobody(error) => error,
-        };
-        if !is_of_one_node(endpoint, &flags) {
-            return Err(nobody);
+        match look(endpoint, &flags, &usual).await? {
+            Some(channel) => Ok(Self { channel, alone: None }),
+            None => Self::open(endpoint, flags, &usual).await,
         }
+    }
+
+    /// The same, for who only reads or removes: none where neither a runtime nor a store is, and nothing is made.
+    ///
+    /// # Errors
+    /// As [`Self::find_or_make`].
+    pub(crate) async fn find(endpoint: &RuntimeEndpoint, flags: StoreFlags) -> Result<Option<Self>> {
+        let usual = detach::runtime_socket(&flags.state);
+        match look(endpoint, &flags, &usual).await? {
+            Some(channel) => Ok(Some(Self { channel, alone: None })),
+            None if !ImagesAlone::is_there(&flags.root) => Ok(None),
+            None => Self::open(endpoint, flags, &usual).await.map(Some),
+        }
+    }
+
+    async fn open(endpoint: &RuntimeEndpoint, flags: StoreFlags, usual: &Path) -> Result<Self> {
         let root = flags.root.clone();
         let opened = ImagesAlone::open(config(flags)).await;
-        let opened = opened.map_err(|error| refusal_error(error, &root, &endpoint.agent_socket, &usual))?;
+        let opened = opened.map_err(|error| refusal_error(error, &root, &endpoint.agent_socket, usual))?;
         let (alone, channel) = InProcess::images(opened).await?;
         Ok(Self { channel, alone: Some(alone) })
     }
@@ -56,6 +69,15 @@ impl ImageStore {
             Some(alone) => alone.stop().await.context("write the images to the disk"),
             None => Ok(()),
         }
+    }
+}
+
+/// The runtime that runs; none where the images of this node may be opened in its place.
+async fn look(endpoint: &RuntimeEndpoint, flags: &StoreFlags, usual: &Path) -> Result<Option<Channel>> {
+    match runtime_client::find(endpoint, usual).await? {
+        RuntimeSearch::Runtime(channel) => Ok(Some(channel)),
+        RuntimeSearch::Nobody(_) if is_of_one_node(endpoint, flags) => Ok(None),
+        RuntimeSearch::Nobody(error) => Err(error),
     }
 }
 
@@ -82,9 +104,9 @@ fn refusal_error(error: Error, root: &Path, agent: &Path, runtime: &Path) -> any
     let nobody =
         format!("neither an agent answers at {} nor a runtime at {}", agent.display(), runtime.display());
     match error {
-        Error::InUse { path } => anyhow!(
-            "{nobody}, but one holds {}: pass its socket with --agent-socket or --container-runtime-endpoint, or try \
-             again when it has started or ended",
+        Error::InUse { path, holder } => anyhow!(
+            "{nobody}, but {holder} holds {}: try again when it has ended; a runtime's socket is passed with \
+             --container-runtime-endpoint, an agent's with --agent-socket",
             path.display()
         ),
         Error::NotRoot => anyhow!(
@@ -127,24 +149,36 @@ mod tests {
     async fn without_a_runtime_the_store_is_opened_and_given_back() {
         let folder = tempfile::tempdir().unwrap();
         let endpoint = endpoint(&folder.path().join("agent.sock"));
+        assert!(ImageStore::find(&endpoint, flags(folder.path())).await.unwrap().is_none());
+        assert!(
+            !folder.path().join("root").exists() && !folder.path().join("state").exists(),
+            "only looked at"
+        );
         for _ in 0..2 {
-            let store = ImageStore::find(&endpoint, flags(folder.path())).await.unwrap();
+            let store = ImageStore::find_or_make(&endpoint, flags(folder.path())).await.unwrap();
             let mut images = runtime_client::images(store.channel());
             let list = images.list_images(ListImagesRequest::default()).await.unwrap().into_inner().images;
             assert!(list.is_empty());
             drop(images);
             store.close().await.unwrap();
         }
+        let found = ImageStore::find(&endpoint, flags(folder.path())).await.unwrap();
+        found.expect("there is a store now").close().await.unwrap();
     }
 
     #[tokio::test]
     async fn a_runtime_that_holds_the_lock_and_does_not_answer_is_told() {
         let folder = tempfile::tempdir().unwrap();
         let agent = folder.path().join("agent.sock");
-        let held = ImageStore::find(&endpoint(&agent), flags(folder.path())).await.unwrap();
+        let held = ImageStore::find_or_make(&endpoint(&agent), flags(folder.path())).await.unwrap();
         let error = ImageStore::find(&endpoint(&agent), flags(folder.path())).await.unwrap_err().to_string();
         let lock = folder.path().join("root/lock");
-        assert!(error.contains(&format!("but one holds {}: pass its socket", lock.display())), "{error}");
+        let this = format!("but process {} (`", std::process::id());
+        assert!(error.contains(&this), "{error}");
+        assert!(
+            error.contains(&format!("`) holds {}: try again when it has ended", lock.display())),
+            "{error}"
+        );
         held.close().await.unwrap();
     }
 

@@ -33,12 +33,18 @@ struct JsonImage<'a> {
 
 /// Lists.
 pub(crate) async fn images(args: ImagesArgs) -> Result<()> {
-    let ImagesArgs { output: format, quiet, runtime, store } = args;
-    let store = ImageStore::find(&runtime, store).await?;
-    let mut client = runtime_client::images(store.channel());
-    let mut list = runtime_client::answer(client.list_images(ListImagesRequest::default()).await)?.images;
-    drop(client);
-    store.close().await?;
+    let ImagesArgs { names, output: format, quiet, runtime, store } = args;
+    let mut list = match ImageStore::find(&runtime, store).await? {
+        Some(store) => {
+            let mut client = runtime_client::images(store.channel());
+            let answer = client.list_images(ListImagesRequest::default()).await;
+            drop(client);
+            store.close().await?;
+            runtime_client::answer(answer)?.images
+        }
+        None => Vec::new(),
+    };
+    list.retain(|image| shown(image, &names));
     list.sort_by(|a, b| (&a.repo_tags, &a.id).cmp(&(&b.repo_tags, &b.id)));
     let text = match format {
         _ if quiet => list.iter().map(|image| format!("{}\n", image.id)).collect(),
@@ -53,7 +59,10 @@ pub(crate) async fn images(args: ImagesArgs) -> Result<()> {
 /// Removes names, and images with their last one; goes on past those that can't be removed.
 pub(crate) async fn rmi(args: RmiArgs) -> Result<ExitCode> {
     let RmiArgs { images, all, runtime, store } = args;
-    let store = ImageStore::find(&runtime, store).await?;
+    let Some(store) = ImageStore::find(&runtime, store).await? else {
+        images.iter().for_each(|name| output::say(&format!("error: remove image {name}: no such image")));
+        return Ok(if images.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    };
     let mut client = runtime_client::images(store.channel());
     let list = runtime_client::answer(client.list_images(ListImagesRequest::default()).await)?.images;
     let wanted = match all {
@@ -115,6 +124,22 @@ fn removed_line(asked: &str, image: &Image) -> String {
     }
 }
 
+/// Whether it is one of those that were asked for: by its name with or without tag, by the end of its repository from a
+/// slash on, as in `library/nginx` or `nginx`, or by what its ID begins with.
+fn shown(image: &Image, names: &[String]) -> bool {
+    let is = |asked: &String| {
+        let of_name = |name: &String| {
+            let repository = name.split('@').next().map_or("", |name| split_at_tag(name).0);
+            [name.as_str(), repository].iter().any(|whole| {
+                whole.strip_suffix(asked.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('/'))
+            })
+        };
+        image.repo_tags.iter().chain(&image.repo_digests).any(of_name)
+            || by_prefix(std::slice::from_ref(image), asked).is_ok()
+    };
+    names.is_empty() || names.iter().any(is)
+}
+
 fn table(list: &[Image], wide: bool) -> String {
     let mut header = vec!["IMAGE", "TAG", "IMAGE ID", "SIZE"];
     if wide {
@@ -140,15 +165,20 @@ fn table(list: &[Image], wide: bool) -> String {
     output::table(&rows)
 }
 
-/// `host:5000/a/b:tag`: the colon after the last slash.
 fn split_tag(name: &str) -> (String, String) {
+    let (repository, tag) = split_at_tag(name);
+    (repository.to_owned(), tag.unwrap_or("<none>").to_owned())
+}
+
+/// `host:5000/a/b:tag`: the colon after the last slash.
+fn split_at_tag(name: &str) -> (&str, Option<&str>) {
     let start = name.rfind('/').map_or(0, |slash| slash + 1);
     match name.get(start..).and_then(|last| last.rfind(':')) {
         Some(colon) => {
             let (repository, tag) = name.split_at(start + colon);
-            (repository.to_owned(), tag.trim_start_matches(':').to_owned())
+            (repository, Some(tag.trim_start_matches(':')))
         }
-        None => (name.to_owned(), "<none>".to_owned()),
+        None => (name, None),
     }
 }
 
@@ -180,6 +210,25 @@ mod tests {
         assert_eq!(id("012"), Err(error));
         for none in ["", "sha256:", "ff", "web", "0123456"] {
             assert_eq!(id(none), Err("no such image".to_owned()), "{none}");
+        }
+    }
+
+    #[test]
+    fn images_are_listed_by_name_or_id() {
+        let image = Image {
+            id: "sha256:0123456789abcdef".into(),
+            repo_tags: vec!["reg:5000/team/web:v1".into()],
+            repo_digests: vec!["reg:5000/team/web@sha256:ff".into()],
+            ..Image::default()
+        };
+        let shown =
+            |names: &[&str]| shown(&image, &names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>());
+        for name in ["web", "team/web", "web:v1", "reg:5000/team/web", "reg:5000/team/web:v1", "0123"] {
+            assert!(shown(&[name]) && shown(&["no", name]), "{name}");
+        }
+        assert!(shown(&[]));
+        for name in ["eb", "v1", "web:v2", "team", "ff", ""] {
+            assert!(!shown(&[name]), "{name}");
         }
     }
 

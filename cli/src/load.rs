@@ -50,7 +50,7 @@ pub(crate) async fn load(args: LoadArgs) -> Result<ExitCode> {
         files.push("-".into());
     }
     let naming = Naming { name, repository: String::new() };
-    let store = ImageStore::find(&runtime, store).await?;
+    let store = ImageStore::find_or_make(&runtime, store).await?;
     let client = RuntimeExtensionsClient::new(store.channel());
     let mut code = ExitCode::SUCCESS;
     for file in files {

@@ -64,7 +64,8 @@ fn kubelet() -> Command {
 }
 
 fn kubelet_flag(flag: &Flag) -> Arg {
-    let mut help = Vec::new();
+    let words = flag::words(flag.name);
+    let mut help: Vec<String> = (!words.is_empty()).then(|| words.to_owned()).into_iter().collect();
     if !flag.field.is_empty() {
         help.push(format!("Sets {} of the file that --config names.", flag.field));
     }

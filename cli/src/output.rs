@@ -1,6 +1,8 @@
 //! What goes to the terminal. Owns whole lines and tables; never decides what to say.
 //! Called by every command.
 
+pub(crate) mod colour;
+
 use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
 
@@ -8,6 +10,8 @@ use anyhow::Result;
 /// `12.3MB`, decimal as crictl and docker print sizes.
 pub(crate) use gantry_agent::timeline::render::size as bytes;
 use serde::Serialize;
+
+use colour::Colour;
 
 /// Lines that stay below everything else on the terminal; one writer at a time while there are any.
 static FOOTER: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -118,16 +122,34 @@ pub(crate) fn age(seconds: i64) -> String {
 
 /// Columns as wide as their widest cell, three spaces between, as kubectl's.
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
+    table_in_colours(rows, |_, _| None)
+}
+
+/// The same; cells have the colour that `colour` gives for column and word. The first row is the head.
+pub(crate) fn table_in_colours(
+    rows: &[Vec<String>],
+    colour: impl Fn(usize, &str) -> Option<Colour>,
+) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut text = String::new();
-    for row in rows {
-        let cells: Vec<String> =
-            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}", width = *width)).collect();
-        text.push_str(cells.join("   ").trim_end());
+    for (number, row) in rows.iter().enumerate() {
+        let mut gap = 0;
+        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            if cell.is_empty() {
+                gap += width + 3;
+                continue;
+            }
+            text.push_str(&" ".repeat(gap));
+            gap = width - cell.chars().count() + 3;
+            match colour(column, cell).filter(|_| number > 0) {
+                Some(colour) => text.push_str(&colour.paint(cell)),
+                None => text.push_str(cell),
+            }
+        }
         text.push('\n');
     }
     text
@@ -163,5 +185,11 @@ mod tests {
         let rows = [vec!["A".to_owned(), "B".to_owned()], vec!["long".to_owned(), String::new()]];
         assert_eq!(table(&rows), "A      B\nlong\n");
         assert_eq!(one_line("a\u{1b}[1m\nb"), "a [1m b");
+        let rows =
+            [["A", "B", "C"], ["x", "", "y"], ["xx", "b", ""]].map(|row| row.map(str::to_owned).to_vec());
+        assert_eq!(table(&rows), "A    B   C\nx        y\nxx   b\n");
+        let red = |column: usize, _: &str| (column == 0).then_some(Colour::Red);
+        let text = table_in_colours(&rows, red);
+        assert_eq!(text, "A    B   C\n\u{1b}[31mx\u{1b}[0m        y\n\u{1b}[31mxx\u{1b}[0m   b\n");
     }
 }

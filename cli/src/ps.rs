@@ -11,6 +11,7 @@ use gantry_model::clock::{Clock, SystemClock};
 use gantry_proto::operator::{Container, Event, ListPodsRequest, Pod};
 
 use crate::args::{EventsArgs, ListFormat, Only, PodName, PsArgs, PsFormat};
+use crate::output::colour::{self, Colour};
 use crate::{client, left, output, pull, runtime_client};
 
 /// Once, or again with each change.
@@ -141,8 +142,13 @@ fn render(mut pods: Vec<Pod>, args: &PsArgs) -> Result<Shown> {
         PsFormat::Json => output::json(&form::pods(&pods, named)?)?,
         PsFormat::Yaml => output::yaml(&form::pods(&pods, named)?)?,
         PsFormat::Name => pods.iter().map(|pod| format!("pod/{}\n", pod.name)).collect(),
-        PsFormat::Table => table(&pods, false, SystemClock::new().wall_nanos()),
-        PsFormat::Wide => table(&pods, true, SystemClock::new().wall_nanos()),
+        PsFormat::Table | PsFormat::Wide => {
+            let rows = rows(&pods, args.output == PsFormat::Wide, SystemClock::new().wall_nanos());
+            let colourful = colour::wanted();
+            output::table_in_colours(&rows, |column, cell| {
+                (colourful && column == STATUS).then(|| Colour::of_status(cell)).flatten()
+            })
+        }
     };
     Ok(Shown { text, notes })
 }
@@ -153,7 +159,10 @@ fn notes(pods: &[Pod]) -> Vec<String> {
     told.map(|pod| format!("{}/{}: {}", pod.namespace, pod.name, output::one_line(&pod.message))).collect()
 }
 
-fn table(pods: &[Pod], wide: bool, now: i64) -> String {
+/// The column with colours.
+const STATUS: usize = 3;
+
+fn rows(pods: &[Pod], wide: bool, now: i64) -> Vec<Vec<String>> {
     let mut header = vec!["NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE", "IP"];
     if wide {
         header.extend(["NODE", "QOS", "IMAGES", "UID"]);
@@ -179,7 +188,7 @@ fn table(pods: &[Pod], wide: bool, now: i64) -> String {
         }
         rows.push(row);
     }
-    output::table(&rows)
+    rows
 }
 
 /// Whose restarts count, as in kubectl's printer: init containers up to the one that is not done while the
@@ -314,7 +323,7 @@ mod tests {
 NAMESPACE   NAME   READY   STATUS    RESTARTS      AGE   IP
 default     web    1/2     Running   3 (10s ago)   60s   10.88.0.2
 ";
-        assert_eq!(table(&[pod], false, 160 * second), want);
+        assert_eq!(output::table(&rows(&[pod], false, 160 * second)), want);
     }
 
     #[test]

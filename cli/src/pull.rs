@@ -25,7 +25,7 @@ const BAR: usize = 30;
 /// Pulls one after the other; goes on past those that can't be pulled.
 pub(crate) async fn pull(args: PullArgs) -> Result<ExitCode> {
     let PullArgs { images, quiet, runtime, store } = args;
-    let store = ImageStore::find(&runtime, store).await?;
+    let store = ImageStore::find_or_make(&runtime, store).await?;
     let client = runtime_client::images(store.channel());
     let mut code = ExitCode::SUCCESS;
     for image in images {

@@ -158,13 +158,18 @@ fn kubelet() -> String {
     for (field, value) in rows {
         text.push_str(&format!("| {} | {} |\n", code(&field), code(&value)));
     }
-    text.push_str("\n## Flags\n\n| flag | default | sets |\n|---|---|---|\n");
+    text.push_str("\n## Flags\n\n| flag | default | sets, or what it does |\n|---|---|---|\n");
     for flag in config::flag::all() {
         let name = match flag.letter.chars().next() {
             Some(letter) => format!("`-{letter}`, `--{}`", flag.name),
             None => format!("`--{}`", flag.name),
         };
-        let what = if flag.field.is_empty() { cell(flag.kind) } else { code(flag.field) };
+        let words = config::flag::words(flag.name);
+        let what = match (flag.field, words) {
+            ("", "") => cell(flag.kind),
+            ("", words) => cell(words),
+            (field, _) => code(field),
+        };
         text.push_str(&format!("| {name} | {} | {what} |\n", code(flag.default)));
     }
     text

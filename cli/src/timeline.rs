@@ -11,11 +11,24 @@ use gantry_agent::timeline::{Span, compare, html, json, render, svg};
 use gantry_model::clock::{Clock, SystemClock};
 use gantry_proto::operator::GetTimelineRequest;
 
-use crate::args::{AgentFlags, PodName, Target, TimelineArgs};
+use serde_json::Value;
+
+use crate::args::{AgentFlags, PodName, ReportFormat, Target, TimelineArgs};
 use crate::{client, output};
 
 pub(crate) async fn timeline(args: TimelineArgs) -> Result<()> {
-    let TimelineArgs { pod, compare, json: as_json, svg: picture, html: page, otlp, namespace, agent } = args;
+    let TimelineArgs {
+        pod,
+        compare,
+        output: format,
+        json: as_json,
+        svg: picture,
+        html: page,
+        otlp,
+        namespace,
+        agent,
+    } = args;
+    let format = if as_json { ReportFormat::Json } else { format };
     let now = SystemClock::new().wall_nanos();
     if let Some(pair) = compare {
         return side_by_side(&pair, page.as_deref(), namespace.as_deref(), &agent, now).await;
@@ -34,11 +47,16 @@ pub(crate) async fn timeline(args: TimelineArgs) -> Result<()> {
         done.push(format!("wrote {}", path.display()));
     }
     if let Some(path) = &page {
-        write(path, &html::page(&[(title, chart.clone())]))?;
+        write(path, &html::page(&title, &chart))?;
         done.push(format!("wrote {}", path.display()));
     }
-    if as_json {
-        return Ok(output::print((json::to_json(&spans)? + "\n").as_bytes())?);
+    let list = match format {
+        ReportFormat::Json => Some(json::to_json(&spans)? + "\n"),
+        ReportFormat::Yaml => Some(output::yaml(&serde_json::from_str::<Value>(&json::to_json(&spans)?)?)?),
+        ReportFormat::Text => None,
+    };
+    if let Some(list) = list {
+        return Ok(output::print(list.as_bytes())?);
     }
     if done.is_empty() {
         let text = render::waterfall(&spans, width(), now);
@@ -64,14 +82,14 @@ async fn side_by_side(
         let source = source(word, namespace)?;
         charts.push((title(&source), Chart::new(&stages(&source, agent).await?, now)));
     }
-    if let Some(path) = page {
-        write(path, &html::page(&charts))?;
-        output::say(&format!("wrote {}", path.display()));
-        return Ok(());
-    }
     let [(a, left), (b, right)] = charts.as_slice() else {
         anyhow::bail!("--compare takes two pods");
     };
+    if let Some(path) = page {
+        write(path, &html::compare((a, left), (b, right)))?;
+        output::say(&format!("wrote {}", path.display()));
+        return Ok(());
+    }
     Ok(output::print(compare::table((a, left), (b, right)).as_bytes())?)
 }
 

@@ -92,7 +92,7 @@ impl Ipam {
                 Err(error) if error.is_missing() => {
                     tracing::warn!(
                         container_id = target.container_id,
-                        "DEL goes on without its addresses: {error}"
+                        "DEL continues without releasing addresses: {error}"
                     );
                     Ok(())
                 }

@@ -10,6 +10,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use gantry_base::flock::{self, LockHolder};
 use gantry_proto::cri::image_service_server::ImageServiceServer;
 use gantry_proto::cri::runtime_service_server::RuntimeServiceServer;
 use gantry_proto::runtime_ext::runtime_extensions_server::RuntimeExtensionsServer;
@@ -67,8 +68,8 @@ pub enum Error {
     OwnPath(#[source] io::Error),
     #[error("read the boot id")]
     BootId(#[source] io::Error),
-    #[error("another gantry runtime uses {path}: stop it, or choose another --root", path = path.display())]
-    InUse { path: PathBuf },
+    #[error("{holder} holds {}: wait until it ends, end it, or choose another --root", path.display())]
+    InUse { path: PathBuf, holder: LockHolder },
     #[error("lock {path}", path = path.display())]
     Lock {
         path: PathBuf,
@@ -381,7 +382,9 @@ fn take_lock(path: &Path) -> Result<std::fs::File, Error> {
     let file =
         std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(path).map_err(wrap)?;
     match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::InUse { path: path.to_owned() }),
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            Err(Error::InUse { path: path.to_owned(), holder: flock::holder(&file) })
+        }
         result => result.map(|()| file).map_err(|error| wrap(error.into())),
     }
 }

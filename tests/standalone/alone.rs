@@ -71,7 +71,7 @@ fn a_login_and_a_pull_without_a_runtime_serve_the_next_one() -> Result<()> {
     // The runtime holds the store, and its agent is somewhere else.
     let words: Vec<&str> = std::iter::once("images").chain(lost.iter().map(String::as_str)).collect();
     let refused = gantry(&words)?;
-    ensure!(!refused.status.success() && output_text(&refused).contains(", but one holds "), "{refused:?}");
+    ensure!(!refused.status.success() && output_text(&refused).contains(", but process "), "{refused:?}");
     run.gantry_ok("stop", &["web"])?;
     run.await_end()?;
     drop(run);

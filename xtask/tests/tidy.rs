@@ -138,6 +138,8 @@ const PURE: &[&str] = &[
     "agent/src/timeline/chart.rs",
     "agent/src/timeline/compare.rs",
     "agent/src/timeline/html.rs",
+    "agent/src/timeline/html/describe.rs",
+    "agent/src/timeline/pair.rs",
     "agent/src/timeline/render.rs",
     "agent/src/timeline/svg.rs",
     "agent/src/volumes/downward.rs",

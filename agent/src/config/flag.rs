@@ -5,6 +5,7 @@
 mod help;
 mod table;
 mod value;
+mod words;
 
 use std::collections::BTreeMap;
 
@@ -12,6 +13,7 @@ use serde_json::Value;
 
 pub use self::help::usage;
 pub use self::table::{Flag, all};
+pub use self::words::words;
 
 /// What a command line says.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -411,7 +411,7 @@ impl StatusPatcher {
 
     fn wait(&mut self, what: &str, error: &str) {
         let pause = self.pause();
-        tracing::warn!(what, error, ?pause, "cannot; trying again");
+        tracing::warn!(what, error, ?pause, "failed; trying again after a pause");
         self.not_before = Some(Instant::now() + pause);
     }
 }

@@ -1,5 +1,5 @@
 //! The waterfall as a picture: one self-contained SVG, no scripts, no fonts from elsewhere. Pure:
-//! a chart in, text out. Called by `gantry timeline --svg` and by [`super::html`].
+//! a chart in, text out. Called by `gantry timeline --svg`.
 
 use std::fmt::Write;
 
@@ -28,7 +28,8 @@ text{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',mon
 .stripe{fill:#151b23}.image{fill:#4493f8}.sandbox{fill:#ab7df8}.network{fill:#db61a2}.container{fill:#3fb950}\
 .probe{fill:#f0883e}.failed{fill:#f85149}.volumes{fill:#d29922}.ready{stroke:#3fb950}}";
 
-const KINDS: [Kind; 8] = [
+/// In the order of the legend.
+pub(super) const KINDS: [Kind; 8] = [
     Kind::Agent,
     Kind::Volumes,
     Kind::Image,
@@ -42,13 +43,7 @@ const KINDS: [Kind; 8] = [
 /// The whole document.
 #[must_use]
 pub fn svg(title: &str, chart: &Chart) -> String {
-    render_scaled(title, chart, chart.total)
-}
-
-/// As [`svg`], on an axis of `total` nanoseconds, so that two pictures can be laid side by side.
-#[must_use]
-pub fn render_scaled(title: &str, chart: &Chart, total: i64) -> String {
-    let total = total.max(1);
+    let total = chart.total.max(1);
     let rows = i64::try_from(chart.rows.len()).unwrap_or(i64::MAX / ROW);
     let height = TOP + rows * ROW + BOTTOM;
     let mut out = String::new();
@@ -204,7 +199,7 @@ fn column(at: i64, total: i64) -> i64 {
 }
 
 /// One unit for the whole axis.
-fn round(nanos: i64, total: i64) -> String {
+pub(super) fn round(nanos: i64, total: i64) -> String {
     if nanos == 0 {
         "0".to_owned()
     } else if total >= 1_000_000_000 && nanos % 1_000_000_000 != 0 && nanos % 100_000_000 == 0 {

@@ -8,8 +8,8 @@ Examples:
 
 pub(super) const STATS: &str = "\
 Examples:
-  gantry stats             what all containers use
-  gantry stats -w shop/web follow one pod";
+  gantry stats              what all containers use
+  gantry stats -w shop/web  follow one pod";
 
 pub(super) const PS: &str = "\
 Examples:
@@ -51,6 +51,7 @@ Examples:
 pub(super) const IMAGES: &str = "\
 Examples:
   gantry images -o wide
+  gantry images nginx      every tag of it
   gantry images -q";
 
 pub(super) const RUN: &str = "\
@@ -70,6 +71,19 @@ pub(super) const PORT_FORWARD: &str = "\
 Examples:
   gantry port-forward web 8080:80   port 8080 here is port 80 of the pod
   gantry port-forward web :http     any port here; there the one that the pod calls http";
+
+pub(super) const EXPLAIN: &str = "\
+Examples:
+  gantry explain web
+  gantry explain -l app=web -A
+  gantry explain web -o json | jq -r '.findings[].remedy'";
+
+pub(super) const TIMELINE: &str = "\
+Examples:
+  gantry timeline web
+  gantry timeline web --html web.html              a page: stages fold, and say what they are
+  gantry timeline web -o json > before.json        kept, to compare with a later start
+  gantry timeline --compare before.json web";
 
 pub(super) const STOP: &str = "\
 Examples:

@@ -53,6 +53,9 @@ pub(crate) struct PullArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ImagesArgs {
+    /// Only these: a name with or without tag, the end of one from a slash on, or what an ID begins with.
+    #[arg(value_name = "IMAGE")]
+    pub(crate) names: Vec<String>,
     /// How to print.
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: ListFormat,
@@ -70,7 +73,7 @@ pub(crate) struct RmiArgs {
     /// Names, digests or IDs.
     #[arg(required_unless_present = "all", value_name = "IMAGE")]
     pub(crate) images: Vec<String>,
-    /// Every image that is not pinned; those in use give their space back with their last container.
+    /// Every image that is not pinned; the space of one in use is freed with its last container.
     #[arg(short, long, conflicts_with = "images")]
     pub(crate) all: bool,
     #[command(flatten)]

@@ -11,7 +11,7 @@ use crate::join::discovery::{CaHash, Endpoint, Token};
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("cluster").required(true).args(["token", "kind", "kubeconfig"]))]
 pub(crate) struct JoinArgs {
-    /// Where the API server is reached from here: as `kubeadm token create --print-join-command` says.
+    /// Address of the API server, as `kubeadm token create --print-join-command` prints it.
     #[arg(value_name = "HOST:PORT", required_unless_present_any = ["kind", "kubeconfig"])]
     pub(crate) endpoint: Option<Endpoint>,
     /// A bootstrap token of the cluster.

@@ -80,7 +80,7 @@ pub(crate) struct DownArgs {
     pub(crate) state: PathBuf,
     #[command(flatten)]
     pub(crate) agent: AgentFlags,
-    /// From SIGTERM to SIGKILL, instead of each pod's own; 0 kills at once.
+    /// Seconds between SIGTERM and SIGKILL, in place of each pod's own; 0 kills at once.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(i64).range(0..=315_360_000))]
     pub(crate) grace: Option<i64>,
 }

@@ -20,7 +20,7 @@ pub(crate) struct WaitArgs {
     /// What to wait for: condition=NAME[=VALUE], delete, create, or jsonpath='{PATH}'[=VALUE].
     #[arg(long = "for", value_name = "GOAL")]
     pub(crate) goal: Goal,
-    /// For how long, as in 30s; 0 looks once, below zero waits for a week.
+    /// How long to wait, as in 30s; 0 looks once, and a negative time is a week.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = timeout, allow_hyphen_values = true)]
     pub(crate) timeout: Duration,
     /// The pods with these labels, as in app=web,tier!=db.

@@ -81,7 +81,7 @@ impl Daemon {
         if let (Ok(None), Some(pid)) = (self.child.try_wait(), pid) {
             let ended = rustix::process::kill_process(pid, Signal::TERM).map_err(std::io::Error::from);
             if let Err(error) = ended.and_then(|()| self.child.wait().map(drop)) {
-                tracing::warn!(name = self.name, %error, "a process in the background was left");
+                tracing::warn!(name = self.name, %error, "cannot end a background process: it is left running");
             }
         }
     }

@@ -30,19 +30,18 @@ pub(super) enum StoreFacts {
 
 /// Takes as long as it takes to look at each file of each layer.
 pub(super) async fn look(flags: DoctorFlags) -> StoreFacts {
-    // Opening a store makes its folders.
-    if !flags.root.join("images.redb").exists() {
-        return StoreFacts::None(flags.root);
-    }
+    let root = flags.root.clone();
     match ask(flags).await {
-        Ok(CheckStoreResponse { images, layers, bytes, faults }) => {
+        Ok(None) => StoreFacts::None(root),
+        Ok(Some(CheckStoreResponse { images, layers, bytes, faults })) => {
             StoreFacts::Looked { images, layers, bytes, faults }
         }
         Err(error) => StoreFacts::Unknown(format!("{error:#}")),
     }
 }
 
-async fn ask(flags: DoctorFlags) -> Result<CheckStoreResponse> {
+/// None where there is no store: it is not made for a look.
+async fn ask(flags: DoctorFlags) -> Result<Option<CheckStoreResponse>> {
     let endpoint = RuntimeEndpoint {
         container_runtime_endpoint: None,
         agent_socket: Path::new(DEFAULT_AGENT_SOCKET).to_owned(),
@@ -55,10 +54,10 @@ async fn ask(flags: DoctorFlags) -> Result<CheckStoreResponse> {
         registry_auth_file: None,
         programs_dir,
     };
-    let store = ImageStore::find(&endpoint, store).await?;
+    let Some(store) = ImageStore::find(&endpoint, store).await? else { return Ok(None) };
     let answer = check(store.channel()).await;
     store.close().await?;
-    answer
+    answer.map(Some)
 }
 
 async fn check(channel: Channel) -> Result<CheckStoreResponse> {

@@ -130,7 +130,7 @@ impl Plugin {
                 Err(error) if error.is_missing() => {
                     tracing::warn!(
                         container_id = target.container_id,
-                        "DEL goes on without a plugin: {}",
+                        "DEL continues without a plugin that is missing: {}",
                         chain(&error)
                     );
                     Ok(())

@@ -229,6 +229,12 @@ struct Inner {
 }
 
 impl Images {
+    /// Whether anybody ever opened a store under this root. Changes nothing; what may not be looked at counts as there.
+    #[must_use]
+    pub fn are_there(root: &Path) -> bool {
+        store::is_there(root)
+    }
+
     /// Opens the store: reads the index, drops layers that no image has (of pulls that died with
     /// their process) and folders that nobody knows. What `pinned` names for containers stays. Blocks.
     ///

@@ -72,6 +72,9 @@ async fn collect(container: Arc<Container>) {
         }
     };
     if tokio::task::spawn_blocking(job).await.is_err() {
-        tracing::error!(container = container.id, "deleting what an earlier boot left ended early");
+        tracing::error!(
+            container = container.id,
+            "stopped deleting what an earlier boot left: its task has died"
+        );
     }
 }

@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use gantry_image::Images;
@@ -28,6 +29,12 @@ pub struct ImagesAlone {
 }
 
 impl ImagesAlone {
+    /// Whether there is a store to open: who only looks at images makes none.
+    #[must_use]
+    pub fn is_there(root: &Path) -> bool {
+        Images::are_there(root)
+    }
+
     /// Opens the store, as the runtime's start does.
     ///
     /// # Errors
@@ -81,7 +88,10 @@ mod tests {
     #[tokio::test]
     async fn one_runtime_or_one_store_alone_and_nothing_else_is_made() {
         let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("root");
+        assert!(!ImagesAlone::is_there(&root));
         let alone = ImagesAlone::open(config(folder.path())).await.unwrap();
+        assert!(ImagesAlone::is_there(&root));
         let error = ImagesAlone::open(config(folder.path())).await.unwrap_err();
         assert!(matches!(error, Error::InUse { .. }), "{error}");
         for absent in ["root/sandboxes", "root/containers", "state/monitors", "state/boot"] {

@@ -66,7 +66,7 @@ fn pieces(quote: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn messages_that_troubleshooting_quotes_are_the_codes_own() {
     let mut paths = Vec::new();
-    for folder in ["agent", "cli/src"] {
+    for folder in ["agent", "cli/src", "shim/src"] {
         walk(&root().join(folder), "rs", &mut paths);
     }
     let code: String = paths.iter().map(|path| fs::read_to_string(path).unwrap()).collect();

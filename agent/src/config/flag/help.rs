@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::table;
+use super::{table, words};
 
 /// Every flag in a line or two: its name, the type of its value, its default, and what it sets.
 #[must_use]
@@ -21,6 +21,9 @@ pub fn usage() -> String {
             let _ = write!(text, " (default {})", flag.default);
         }
         text.push('\n');
+        if !words(flag.name).is_empty() {
+            let _ = writeln!(text, "          {}", words(flag.name));
+        }
         if !flag.field.is_empty() {
             let _ = writeln!(text, "          field {} of the file that --config names", flag.field);
         }

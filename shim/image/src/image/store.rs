@@ -113,6 +113,15 @@ pub enum StoreError {
 /// Weight of what layers imply in the journal. Usual images have a few KB.
 const MOST_PENDING: u64 = 16 << 20;
 
+/// The index on disk, under the root.
+const INDEX: &str = "images.redb";
+
+/// Whether this root ever had a store; one that may not be looked at counts as there. Makes nothing.
+pub(crate) fn is_there(root: &Path) -> bool {
+    let found = std::fs::symlink_metadata(root.join(INDEX));
+    !found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
 /// The index. One per node: redb's lock keeps a second process out.
 #[derive(Debug)]
 pub(crate) struct Store {
@@ -183,7 +192,7 @@ impl Store {
         for folder in [&layers_dir, &ingest_dir, &journal_dir] {
             make_folder(folder, 0o700)?;
         }
-        let (disk, mut changes) = Disk::open(&config.root.join("images.redb"))?;
+        let (disk, mut changes) = Disk::open(&config.root.join(INDEX))?;
         let (journal, pending) = Journal::open(&journal_dir)?;
         changes.extend(pending);
         let mut state = State::default();
@@ -363,7 +372,7 @@ impl Store {
             tracing::warn!(
                 layer = key,
                 folder = name,
-                "kept: a container stands on it, and the index lacks it"
+                "kept a layer that the index does not have: a container uses it"
             );
             self.write(|state| state.doubtful.insert(name.to_owned(), (*key).to_owned()));
         }
@@ -382,7 +391,7 @@ impl Store {
             tracing::info!(path = %path.display(), "deleting a layer folder that nobody knows");
             if let Err(error) = trash::take(&path, &self.ingest_dir) {
                 // Lost space is no reason to refuse the node's pods.
-                tracing::error!(path = %path.display(), %error, "it can't be moved away and stays");
+                tracing::error!(path = %path.display(), %error, "cannot move the layer folder away: it stays");
             }
         }
         // Before any pull: what is there now is nobody's.

@@ -147,7 +147,9 @@ impl Walker {
                 let began = Instant::now();
                 match count(&job.folder) {
                     Ok(counted) => job.figure.record(counted, began.elapsed(), job.last),
-                    Err(error) => tracing::warn!(folder = %job.folder.display(), "measure it: {error}"),
+                    Err(error) => {
+                        tracing::warn!(folder = %job.folder.display(), "cannot measure the folder: {error}")
+                    }
                 }
                 lock(&job.figure.0).waiting = false;
                 drop(lock(&tell.lock));
@@ -165,7 +167,7 @@ impl Walker {
             let (asked, figure) = (job.figure.ask(job.last), Arc::clone(&job.figure));
             if asked == CountRequest::Queue && self.jobs.send(job).is_err() {
                 // The thread has died of a panic; its figures stay as they are.
-                return tracing::error!("nobody measures folders any more");
+                return tracing::error!("the thread that measures folders has died: sizes stay as they are");
             }
             if asked != CountRequest::Fresh {
                 waiting.push(figure);

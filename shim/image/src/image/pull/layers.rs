@@ -219,7 +219,7 @@ impl LayerFetcher {
                 Ok(()) => return Ok(own.spans()),
                 Err(error) if error.is_transfer() && self.repository.has_another(asked) => {
                     let layer = expected.layer.blob.digest;
-                    tracing::warn!(%layer, error = gantry_base::error::chain(&error), "asking the next place");
+                    tracing::warn!(%layer, error = gantry_base::error::chain(&error), "downloading the layer from the next host");
                     place = asked + 1;
                 }
                 Err(error) => return Err(error),

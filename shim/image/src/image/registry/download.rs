@@ -176,7 +176,11 @@ impl Download {
             }
             Some(Ok(())) => {}
             Some(Err(error)) => {
-                tracing::info!(url = self.source.url(), "no ranges: {}", gantry_base::error::chain(error));
+                tracing::info!(
+                    url = self.source.url(),
+                    "downloading without range requests: {}",
+                    gantry_base::error::chain(error)
+                );
                 (self.ranges, self.next_look) = (None, None);
             }
             // Farther away than the answer is slow. Whatever it sends would come a second time.
@@ -242,7 +246,7 @@ impl Download {
         tracing::info!(
             url = self.source.url(),
             at = self.at,
-            "no more ranges: {}",
+            "the download continues without range requests: {}",
             gantry_base::error::chain(&error)
         );
         if self.ranges.take().is_none() {
