@@ -112,7 +112,7 @@ impl Worker {
         // Told once: what the API has as ended was told by an agent before.
         let rejection = refused.clone().filter(|_| last.end.is_none());
         let taken_up = last.started_at;
-        history.crash = Backoff::up_to(deps.longest_wait);
+        history.backoffs.crash = Backoff::up_to(deps.longest_wait);
         history.inherit(last, refused, now, wall);
         let first = phase::status(StatusInputs {
             pod: &pod,
@@ -179,7 +179,7 @@ impl Worker {
             return;
         }
         for container in before.containers.iter().filter(|container| !container.id.is_empty()) {
-            self.history.know_attempt(&container.name, container.restart_count);
+            self.history.attempts.know(&container.name, container.restart_count);
         }
     }
 
@@ -202,7 +202,7 @@ impl Worker {
             self.publisher.mark_once("admitted", admitted);
             self.recall().await;
             // One that the API has as ended, or that is refused, never starts.
-            if !self.pod.containers.is_empty() && self.history.ended.is_none() {
+            if !self.pod.containers.is_empty() && self.history.stage.ended().is_none() {
                 self.objects = self.deps.api.follow(&self.pod);
             }
             let recalled = self.deps.clock.wall_nanos();
@@ -237,7 +237,7 @@ impl Worker {
     async fn recall(&mut self) {
         for container in self.pod.every_container() {
             match self.deps.logs.highest_attempt(&self.pod, container).await {
-                Ok(Some(attempt)) => self.history.know_attempt(&container.name, attempt),
+                Ok(Some(attempt)) => self.history.attempts.know(&container.name, attempt),
                 Ok(None) => {}
                 Err(error) => tracing::warn!(error = chain(&error), "cannot read the log folder"),
             }
@@ -313,7 +313,7 @@ impl Worker {
         self.history.absorb(&self.pod, &observed, now, wall);
         let orders = self.orders.borrow_and_update().clone();
         let plan = plan(&self.pod, &orders, &observed, &self.history, now);
-        if self.history.ended.is_none() && plan.ended == Some(Ended::DeadlineExceeded) {
+        if self.history.stage.ended().is_none() && plan.ended == Some(Ended::DeadlineExceeded) {
             let message = "Pod was active on the node longer than the specified deadline";
             self.event(Note::pod(Kind::Normal, "DeadlineExceeded", message));
         }
@@ -411,9 +411,9 @@ impl Worker {
     }
 
     fn tell_waits(&mut self, waits: &[Wait]) {
-        for Wait { container, image, .. } in self.history.new_waits(waits) {
+        for Wait { container, image, .. } in self.history.backoffs.new_waits(waits) {
             if image {
-                let Some(name) = self.history.image_of(&self.pod, &container) else { continue };
+                let Some(name) = self.history.containers.image_of(&self.pod, &container) else { continue };
                 let message = format!("Back-off pulling image {name:?}");
                 self.event(Note::container(Kind::Normal, "BackOff", &container, message));
                 let message = "Error: ImagePullBackOff";
@@ -464,15 +464,15 @@ impl Worker {
                 if changed.is_err() {
                     return false;
                 }
-                self.history.forget_retries();
+                self.history.backoffs.forget_retries();
             }
             Ok(()) = self.pokes.changed() => self.seen = None,
             // On the host's network they are in what was seen, too.
             Ok(()) = self.ips.changed() => self.seen = None,
             // Who waited for it need not any more.
-            Ok(()) = self.network.changed() => self.history.forget_retries(),
+            Ok(()) = self.network.changed() => self.history.backoffs.forget_retries(),
             Ok(()) = self.pods.changed() => self.pods.mark_changed(),
-            Ok(()) = self.objects.changed() => self.history.stale = true,
+            Ok(()) = self.objects.changed() => self.history.volumes_stale = true,
             Some(detailed) = self.details.join_next() => match detailed {
                 Ok((stage, inner)) => {
                     count::record_stages(&self.deps.metrics, &stage, &inner);
