@@ -24,7 +24,6 @@ use super::run::{Deps, Finished, NoteSender, add_runtime_spans, open_stage, perf
 use super::status::{ConditionKind, PodStatus};
 use super::worker_state::{WaitReason, WorkerState};
 use super::{Life, Orders};
-use crate::admission::Rejection;
 use crate::events::{Kind, Note};
 use crate::node::HostIps;
 use crate::pod::update::PodUpdate;
@@ -124,12 +123,7 @@ impl Worker {
             node: &deps.node,
         });
         let (mut publisher, status) = Publisher::new(pod.clone(), first, wall);
-        if taken_up != 0 {
-            publisher.began(taken_up);
-        }
-        if let Some(Rejection { reason, message }) = rejection {
-            publisher.event(Note::pod(Kind::Warning, reason, message), wall);
-        }
+        publisher.tell_first(taken_up, rejection, wall);
         let (notes_out, notes) = NoteSender::new();
         let senders =
             Senders { orders: orders_in, pods: pods_in, pokes: pokes_in, notes_out: notes_out.clone() };
@@ -351,14 +345,19 @@ impl Worker {
         if life == Life::Gone {
             return None;
         }
+        let rest = self.keep_observation(observed, life, now);
+        Some(wake.map_or(rest, |wake| wake.saturating_sub(now).min(rest)))
+    }
+
+    /// Until the runtime is asked again.
+    fn keep_observation(&mut self, observed: Observed, life: Life, now: Duration) -> Duration {
         let next = now + self.poll(life);
         let until = match self.seen.take() {
             Some((_, until)) if now < until => until.min(next),
             _ => next,
         };
         self.seen = Some((observed, until));
-        let rest = until.saturating_sub(now);
-        Some(wake.map_or(rest, |wake| wake.saturating_sub(now).min(rest)))
+        until.saturating_sub(now)
     }
 
     /// The pod may be described anew while it runs: images, ephemeral containers, deadline, labels.
