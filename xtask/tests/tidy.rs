@@ -22,6 +22,8 @@ mod links;
 mod pure;
 #[path = "tidy/tokens.rs"]
 mod tokens;
+#[path = "tidy/traps.rs"]
+mod traps;
 #[path = "tidy/words.rs"]
 mod words;
 
