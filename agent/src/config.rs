@@ -56,7 +56,6 @@ pub struct Loaded {
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the texts are upstream's and say it")]
 pub enum Error {
     #[error("failed to parse kubelet flag: {0}")]
     Flag(#[from] flag::Error),

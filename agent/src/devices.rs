@@ -6,6 +6,8 @@
 //! ([`state`]), Allocate ([`plugin`]) → [`checkpoint`]. One lock holds the bookkeeping, never over a call to a plugin:
 //! devices are reserved meanwhile. Requests for one resource follow one another; a plugin that hangs holds up its own alone.
 
+#![expect(clippy::disallowed_methods, reason = "the manager owns what follows plugins, by generation")]
+
 mod checkpoint;
 mod plugin;
 mod registration;

@@ -51,7 +51,6 @@ pub struct Settings {
 
 /// Why images cannot be looked after.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is one part")]
 pub enum Error {
     #[error("failed to register CRI auth plugins")]
     Plugins(#[from] plugin::config::Error),

@@ -6,6 +6,11 @@
 //! the agent asks of a runtime), [`pod_workers`] (the workers of all pods), [`kubelet`] (the assembly), [`operator`] (the
 //! socket of `gantry ps`), [`timeline`] and [`logs`] (what people look at).
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests run programs, spawn tasks and write files")
+)]
+
 mod admission;
 pub mod api;
 pub mod cgroups;

@@ -42,7 +42,6 @@ pub trait PodLogs: Send + Sync + fmt::Debug {
 
 /// What failed, on which path.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is one operation, its path and its cause")]
 pub enum Error {
     #[error("make log folder {}", path.display())]
     Make {

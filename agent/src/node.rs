@@ -102,7 +102,6 @@ impl From<Vec<String>> for HostIps {
 
 /// What could not be read.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is one file and its cause")]
 pub enum Error {
     #[error("read the size of memory from {}", path.display())]
     Meminfo {

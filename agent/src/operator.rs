@@ -2,6 +2,8 @@
 //! its answers' form is in [`form`]. Never changes a pod but through its handle. Called by `gantry
 //! run` and `gantry agent`.
 
+#![expect(clippy::disallowed_methods, reason = "the answer to a watch ends when its client goes")]
+
 pub mod additions;
 pub mod cri_proxy;
 mod form;

@@ -7,6 +7,11 @@
 //! Each orphan has a task of its own: a disk or server that hangs holds up a few of the others, and
 //! what is begun goes on when nobody waits for it any more. [`Sweeps`] remembers it so long.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a sweep that has begun is carried out, whoever stops waiting"
+)]
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 

@@ -10,6 +10,11 @@
 //!                         Failed
 //! ```
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the registry follows its folder as long as the kubelet lives"
+)]
+
 mod client;
 pub(crate) mod devices;
 mod folder;

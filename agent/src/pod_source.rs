@@ -1,6 +1,8 @@
 //! The pod source of the API server: the pods bound to this node, by list and watch. Never decides what
 //! becomes of one. Called by the kubelet's wiring; read by [`crate::pod_manager`] and [`crate::status`].
 
+#![expect(clippy::disallowed_methods, reason = "the source ends with its last receiver")]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

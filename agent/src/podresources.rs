@@ -5,6 +5,8 @@
 //! CPUs and memory are told by managers that give whole ones to containers; this kubelet has the policy None of both, and
 //! tells none of them, as upstream does then.
 
+#![expect(clippy::disallowed_methods, reason = "the socket is served as long as the kubelet lives")]
+
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;

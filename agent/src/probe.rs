@@ -41,7 +41,6 @@ pub trait ProbeIo: Send + Sync + fmt::Debug {
 
 /// A page to ask for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(missing_docs, reason = "named as in HTTPGetAction")]
 pub struct HttpRequest {
     pub host: String,
     pub port: u16,

@@ -21,7 +21,6 @@ pub struct Root {
 
 /// What failed, on which path.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is one operation, its path and its cause")]
 pub enum Error {
     #[error("make the root folder {}", path.display())]
     Make {

@@ -105,7 +105,6 @@ pub struct PullImage<'a> {
 /// the image, and a runtime that is given the address of a secret (`host:port`, `*.host`, or a mirror's
 /// image) takes it for another server's, or for none.
 #[derive(Clone, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "named as in AuthConfig")]
 pub struct RegistryAuth {
     pub username: String,
     pub password: String,
@@ -303,7 +302,6 @@ pub struct Instance {
 
 /// Whom a container's first process runs as.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "named as in LinuxContainerUser")]
 pub struct User {
     pub uid: i64,
     pub gid: i64,
@@ -397,7 +395,6 @@ impl Observed {
 
 /// Which call failed, on what.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is one call of the trait, each field what it was about")]
 pub enum Error {
     #[error("observe pod {uid}")]
     Observe {

@@ -4,6 +4,8 @@
 //!
 //! hear: [`listen`] · read: [`folder`] · decide: [`choice`] (pure) by the [`rules`] (pure).
 
+#![expect(clippy::disallowed_methods, reason = "the handle is the caller's, who ends it")]
+
 pub(crate) mod choice;
 mod describe;
 mod folder;

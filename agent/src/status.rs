@@ -5,6 +5,8 @@
 //! convert: [`convert`] (pure) · merge: [`merge`] (pure) · send: [`patcher`] · mirror pods: [`mirror`] ·
 //! startup latency: [`start_sli`].
 
+#![expect(clippy::disallowed_methods, reason = "the supervisor owns the patchers' handles")]
+
 pub(crate) mod convert;
 mod merge;
 pub(crate) mod mirror;

@@ -2,6 +2,11 @@
 //! and keeps it over a restart of the agent. Owns the ranges, where they are taken from, and the files in which the kubelet keeps
 //! them, `ROOT/pods/UID/userns`; never makes a namespace. Called before a sandbox is made.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "runs getsubids, which alone knows where subordinate IDs are kept"
+)]
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};

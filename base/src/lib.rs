@@ -1,6 +1,11 @@
 //! What agent, runtime, CNI plugins and programs all want of the standard library, and nothing of
 //! Kubernetes or containers: no domain type lives here. Depends on nothing of ours.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests run programs, spawn tasks and write files")
+)]
+
 #[macro_use]
 mod macros;
 

@@ -1,6 +1,8 @@
 //! A runtime within this process, or the images of a node alone, reached over in-memory connections. Owns the pairing of
 //! client and server ends; never looks at a call. Called by `gantry run`, and by `image_store`.
 
+#![expect(clippy::disallowed_methods, reason = "the handle is kept and awaited")]
+
 use std::io;
 use std::pin::Pin;
 

@@ -1,6 +1,11 @@
 //! The `gantry` command: the only crate that knows both agent and runtime. Owns flags,
 //! terminal output and exit codes; never decides what a pod needs. Called by people.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests run programs, spawn tasks and write files")
+)]
+
 mod agent;
 mod apply;
 mod args;

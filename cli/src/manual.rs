@@ -2,6 +2,8 @@
 //! line, and one for the kubelet from its table of flags. Owns which pages there are; the package says where
 //! they go. Called by main, for `cargo xtask dist`.
 
+#![expect(clippy::disallowed_methods, reason = "pages for whoever asks for them, no state")]
+
 use std::path::Path;
 
 use anyhow::{Context as _, Result};

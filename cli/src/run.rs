@@ -1,6 +1,8 @@
 //! `gantry run`: pods from files in the foreground. Owns the order of start and end, the
 //! signals and the exit code; never decides about a pod. Called by main.
 
+#![expect(clippy::disallowed_methods, reason = "the handle is kept and aborted")]
+
 mod narrate;
 mod pulls;
 pub(crate) mod signals;

@@ -1,6 +1,8 @@
 //! `gantry timeline`: where the time of a pod's start went. Owns fetching the stages and writing
 //! the files; drawing is the agent crate's. Called by main.
 
+#![expect(clippy::disallowed_methods, reason = "a page for whoever asks for it, no state")]
+
 mod export;
 
 use std::path::Path;

@@ -4,6 +4,8 @@
 //! on the answer, the error object. A program runs in a process group of its own, and the group is killed when it takes
 //! too long. Never decides whether a program is run: the chain does, and the delegation of addresses (`ipam`).
 
+#![expect(clippy::disallowed_methods, reason = "runs the plugins that a CNI configuration names")]
+
 mod child;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;

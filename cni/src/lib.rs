@@ -21,6 +21,11 @@
 //! - [`netns`]: making, entering and removing network namespaces;
 //! - `netlink`, `sysctl`: the two other kernel interfaces in use; `socket`: what `netlink` and `nft` speak over.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests run programs, spawn tasks and write files")
+)]
+
 pub mod chain;
 pub mod leftovers;
 pub mod result;

@@ -4,6 +4,8 @@
 //! by `bridge`, `ptp` and `portmap` on the host, for forwarding and for ports of 127.0.0.1, and by `veth` for IPv6, on
 //! the host and inside a pod's namespace.
 
+#![expect(clippy::disallowed_methods, reason = "a file of the kernel's")]
+
 use std::io;
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! Capability names and the sets a container gets. PURE. The default set is containerd's
+//! Capability names and the sets a container gets. Pure. The default set is containerd's
 //! (pkg/oci defaultUnixCaps), which users' images were made against.
 
 use gantry_proto::cri;

@@ -2,6 +2,8 @@
 //! controllers beside it). Owns making, limiting, killing and removing; never decides limits. Called by the runtime only;
 //! the processes enter by themselves.
 
+#![expect(clippy::disallowed_methods, reason = "files of the kernel's")]
+
 pub(crate) mod detail;
 mod devices;
 mod limit;

@@ -53,7 +53,7 @@ pub(crate) async fn checkpoint(
         Err(_) => return Err(Error::Timeout(request.timeout).into()),
     };
     // Whoever removes or updates it waits; whoever stops it does not.
-    let _operation = container.operation.lock().await;
+    let _operation = container.begin_operation().await;
     if !matches!(container.state(), ContainerState::Running(_)) {
         return Err(Error::NotRunning { id: container.id.clone(), state: container.cri_state() }.into());
     }

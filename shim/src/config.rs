@@ -22,7 +22,6 @@ pub(crate) const HOST_FILES: [(&str, &str); 3] =
 
 /// Folders and names; all of them can be moved, so that several nodes live on one machine.
 #[derive(Debug, Clone, serde::Serialize)]
-#[expect(missing_docs, reason = "named as the flags of `gantry runtime`")]
 pub struct Config {
     pub root: PathBuf,
     pub state: PathBuf,

@@ -23,7 +23,6 @@ use gantry_monitor::exit;
 
 /// A failed operation.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is its module's error")]
 pub enum Error {
     #[error(transparent)]
     Lookup(#[from] LookupError),

@@ -1,6 +1,11 @@
 //! The event task: what monitors tell becomes the state of containers and sandboxes. Owns no state
 //! of its own. Started by `runtime::Runtime::start`; `handle_monitor_loss` is also recovery's.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a sandbox whose monitor is lost is ended once, and nobody waits for it"
+)]
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -145,7 +145,6 @@ async fn prepare(
         return Err(spec::Error::Missing("cmd").into());
     }
     let owned = container.clone();
-    let streams = |source: io::Error| Error::Streams("make the streams of the exec", source);
     let ExecRequest { cmd, tty, stdin, stdout, stderr } = wanted;
     let job = move || {
         // The container's own start: an exec is as confined as it.
@@ -173,29 +172,37 @@ async fn prepare(
         stderr: None,
         console: None,
     };
-    if tty {
-        let (ours, theirs) = UnixStream::pair().map_err(streams)?;
-        prepared.console = Some(ours.into());
-        prepared.descriptors.push(theirs.into());
-        return Ok(prepared);
-    }
-    let pair = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|error| streams(error.into()));
-    if stdin {
-        let (theirs, ours) = pair()?;
-        prepared.stdin = Some(pipe::Sender::from_owned_fd(ours).map_err(streams)?);
-        prepared.descriptors.push(theirs);
-    }
-    for (wanted, slot) in [(stdout, &mut prepared.stdout), (stderr, &mut prepared.stderr)] {
-        if wanted {
-            let (ours, theirs) = pair()?;
-            *slot = Some(pipe::Receiver::from_owned_fd(ours).map_err(streams)?);
-            prepared.descriptors.push(theirs);
-        }
-    }
+    prepared.open_streams()?;
     Ok(prepared)
 }
 
 impl PreparedExec {
+    /// One socket for a terminal, else a pipe for each stream that is asked for.
+    fn open_streams(&mut self) -> Result<(), Error> {
+        let streams = |source: io::Error| Error::Streams("make the streams of the exec", source);
+        let monitor::Exec { tty, stdin, stdout, stderr, .. } = self.request;
+        if tty {
+            let (ours, theirs) = UnixStream::pair().map_err(streams)?;
+            self.console = Some(ours.into());
+            self.descriptors.push(theirs.into());
+            return Ok(());
+        }
+        let pair = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|error| streams(error.into()));
+        if stdin {
+            let (theirs, ours) = pair()?;
+            self.stdin = Some(pipe::Sender::from_owned_fd(ours).map_err(streams)?);
+            self.descriptors.push(theirs);
+        }
+        for (wanted, slot) in [(stdout, &mut self.stdout), (stderr, &mut self.stderr)] {
+            if wanted {
+                let (ours, theirs) = pair()?;
+                *slot = Some(pipe::Receiver::from_owned_fd(ours).map_err(streams)?);
+                self.descriptors.push(theirs);
+            }
+        }
+        Ok(())
+    }
+
     async fn start(self) -> Result<Exec, Error> {
         let op = request::Op::Exec(self.request);
         let notice = self.client.open(op, &self.id, self.descriptors).await?;

@@ -1,6 +1,11 @@
 //! Gantry's CRI runtime: sandboxes and containers, and all that a CRI client asks about them. Crate map in
 //! ARCHITECTURE.md. Images are `gantry-image`'s, processes the monitor's (`gantry-monitor`). Used by `cli`.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests run programs, spawn tasks and write files")
+)]
+
 mod sys;
 
 mod apparmor;

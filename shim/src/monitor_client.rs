@@ -2,6 +2,8 @@
 //! under way; never decides anything. Called by the sandbox and container operations and by exec and
 //! attach; exits and the loss of the monitor go to the event task.
 
+#![expect(clippy::disallowed_methods, reason = "the driver ends with the connection")]
+
 mod drive;
 
 use std::io;

@@ -2,6 +2,11 @@
 //! container ended is its exit's to say. Started where a container is found to run, tells the clients of
 //! WatchOutOfMemory.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the watch ends with the container's cgroup; the file is the kernel's"
+)]
+
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

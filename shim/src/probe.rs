@@ -1,6 +1,8 @@
 //! What of the kernel is tried at the runtime's start, by a program of one thread: what it needs changes the
 //! process that tries it. Owns the answer's form. Called by `runtime`.
 
+#![expect(clippy::disallowed_methods, reason = "runs our own monitor")]
+
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};

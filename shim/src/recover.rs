@@ -2,6 +2,11 @@
 //! of a crash. Owns the decision which is which. Called by `runtime::Runtime::start` before anything
 //! is served.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "what an earlier runtime left is ended once, and nobody waits for it"
+)]
+
 mod reboot;
 
 use std::fs;

@@ -1,6 +1,8 @@
 //! The runtime as a whole: its configuration, its start, and the sockets it serves CRI on. Owns the
 //! start-up order; never a sandbox. Called by `gantry runtime` and `gantry run`.
 
+#![expect(clippy::disallowed_methods, reason = "a marker in /run, of which a half is another boot's")]
+
 pub mod images_alone;
 mod vital;
 
@@ -48,7 +50,6 @@ const BOOT_MARKER: &str = "boot";
 
 /// The runtime could not start or serve.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages say it")]
 pub enum Error {
     #[error("not root: the runtime makes namespaces, mounts and cgroups; run it as root")]
     NotRoot,

@@ -1,5 +1,5 @@
 //! Seccomp profiles to filters. Owns the compiler and containerd's default profile as data; never
-//! installs a filter (the cloned child does). PURE but for reading a Localhost profile. Called by
+//! installs a filter (the cloned child does). Pure but for reading a Localhost profile. Called by
 //! `container::create` and `sandbox::run`.
 
 mod bpf;

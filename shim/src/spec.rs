@@ -1,4 +1,4 @@
-//! From CRI's configuration to what the monitor is told. PURE: no file, clock or process is touched.
+//! From CRI's configuration to what the monitor is told. Pure: no file, clock or process is touched.
 //! Owns what is honoured and what is refused: a field that would change the container and is not
 //! honoured yet is an error that names it, never ignored. Called by `container::create` and
 //! `sandbox::run`.

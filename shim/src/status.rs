@@ -1,4 +1,4 @@
-//! Sandboxes and containers as CRI messages. PURE but for reading states. Called by `cri` and `event_stream`.
+//! Sandboxes and containers as CRI messages. Pure but for reading states. Called by `cri` and `event_stream`.
 
 mod inspect;
 

@@ -5,6 +5,8 @@
 //! It listens on loopback only, for the kubelet, crictl or our own agent: what a token is good for is
 //! as much as root on the node.
 
+#![expect(clippy::disallowed_methods, reason = "the handle ends with the server")]
+
 pub(crate) mod command;
 mod forward;
 #[cfg(any(test, fuzzing))]

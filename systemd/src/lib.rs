@@ -2,6 +2,11 @@
 //! names become paths. Owns the D-Bus for that and no more (docs/adr/0023-own-d-bus.md); never decides a limit, never writes a cgroup
 //! file. Blocks: called off the async threads, by the agent's cgroup tree and the runtime's sandboxes.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests run programs, spawn tasks and write files")
+)]
+
 mod bus;
 #[cfg(test)]
 mod shipped;

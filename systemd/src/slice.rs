@@ -1,4 +1,4 @@
-//! Names of slices and the paths they stand for: systemd.slice(5) reads each dash as a step down. PURE.
+//! Names of slices and the paths they stand for: systemd.slice(5) reads each dash as a step down. Pure.
 //! Owns both directions; never asks systemd. Called by whoever names a pod's cgroup.
 
 const SUFFIX: &str = ".slice";

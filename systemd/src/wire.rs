@@ -1,4 +1,4 @@
-//! D-Bus messages as bytes: what a call to systemd needs, little-endian. PURE. Owns the marshalling (D-Bus
+//! D-Bus messages as bytes: what a call to systemd needs, little-endian. Pure. Owns the marshalling (D-Bus
 //! Specification, "Message Protocol"); never reads a socket. Called by `bus`.
 
 mod read;

@@ -439,6 +439,17 @@ fn boot(
     let scratch = tempfile::Builder::new().prefix("gantry-vm-").tempdir()?;
     let initrd = scratch.path().join("initramfs");
     std::fs::write(&initrd, cpio.finish()?)?;
+    let mut qemu = qemu(&kernel, &initrd, append, disk);
+    let mut code = None;
+    let counts = summary::watch(&mut qemu, &mut |line| {
+        if let Some(text) = line.strip_prefix(ENDED) {
+            code = text.trim().parse().ok();
+        }
+    })?;
+    Ok((counts, code))
+}
+
+fn qemu(kernel: &Kernel, initrd: &Path, append: &str, disk: Option<&Disk>) -> Command {
     let mut qemu = Command::new("timeout");
     // cx16=off: after a cmpxchg16b qemu 7.2's flags are wrong, and the allocator of Linux 6.12 goes by them into a
     // double fault. no_timer_check: on a busy host the kernel's look at its timer comes too late, and it would not boot.
@@ -448,17 +459,11 @@ fn boot(
         .arg("-kernel")
         .arg(&kernel.image)
         .arg("-initrd")
-        .arg(&initrd)
+        .arg(initrd)
         .arg("-append")
         .arg(format!("console=ttyS0 quiet loglevel=3 panic=-1 no_timer_check{append}"));
     qemu.args(disk.iter().flat_map(|disk| disk.arguments()));
-    let mut code = None;
-    let counts = summary::watch(&mut qemu, &mut |line| {
-        if let Some(text) = line.strip_prefix(ENDED) {
-            code = text.trim().parse().ok();
-        }
-    })?;
-    Ok((counts, code))
+    qemu
 }
 
 /// The wanted modules and what they need, in an order in which they load.

@@ -8,188 +8,27 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+#[path = "tidy/dependencies.rs"]
+mod dependencies;
 #[path = "tidy/floors.rs"]
 mod floors;
+#[path = "tidy/functions.rs"]
+mod functions;
 #[path = "tidy/imports.rs"]
 mod imports;
 #[path = "tidy/links.rs"]
 mod links;
+#[path = "tidy/pure.rs"]
+mod pure;
 #[path = "tidy/tokens.rs"]
 mod tokens;
+#[path = "tidy/traps.rs"]
+mod traps;
 #[path = "tidy/words.rs"]
 mod words;
 
 const CRATES: [&str; 11] =
     ["agent", "base", "cgroup", "cli", "cni", "fuzz", "proto", "shim", "systemd", "tests", "xtask"];
-
-/// Files that decide and do nothing else: everything they know comes in as an argument.
-const PURE: &[&str] = &[
-    "agent/kubeclient/src/backoff.rs",
-    "agent/kubeclient/src/strategic_merge.rs",
-    "agent/metrics/src/text.rs",
-    "agent/model/src/admitted.rs",
-    "agent/model/src/cgroup.rs",
-    "agent/model/src/cgroup/limits.rs",
-    "agent/model/src/cgroup/names.rs",
-    "agent/model/src/expand.rs",
-    "agent/model/src/failure.rs",
-    "agent/model/src/field_path.rs",
-    "agent/model/src/go_duration.rs",
-    "agent/model/src/lib.rs",
-    "agent/model/src/log_line.rs",
-    "agent/model/src/mount.rs",
-    "agent/model/src/names.rs",
-    "agent/model/src/observation.rs",
-    "agent/model/src/pod.rs",
-    "agent/model/src/pod/env.rs",
-    "agent/model/src/pod/placement.rs",
-    "agent/model/src/pod/probe.rs",
-    "agent/model/src/pod/qos.rs",
-    "agent/model/src/pod/security.rs",
-    "agent/model/src/pod/token.rs",
-    "agent/model/src/pod/volume.rs",
-    "agent/model/src/quantity.rs",
-    "agent/model/src/requests.rs",
-    "agent/server/src/container_logs/options.rs",
-    "agent/server/src/query.rs",
-    "agent/server/src/route.rs",
-    "agent/server/src/scrape/resource.rs",
-    "agent/server/src/stats/rates.rs",
-    "agent/server/src/stats/summary.rs",
-    "agent/src/admission.rs",
-    "agent/src/admission/fit.rs",
-    "agent/src/admission/labels.rs",
-    "agent/src/admission/sysctls.rs",
-    "agent/src/api/node_selector.rs",
-    "agent/src/runtime_ext/containerd/layers.rs",
-    "agent/src/runtime_ext/oom_counts.rs",
-    "agent/src/runtime_ext/pulls/progress.rs",
-    "agent/src/config/defaults.rs",
-    "agent/src/config/fields.rs",
-    "agent/src/config/flag.rs",
-    "agent/src/config/flag/help.rs",
-    "agent/src/config/flag/table.rs",
-    "agent/src/config/flag/value.rs",
-    "agent/src/config/gates.rs",
-    "agent/src/config/image_verification.rs",
-    "agent/src/config/labels.rs",
-    "agent/src/config/refused.rs",
-    "agent/src/config/settings.rs",
-    "agent/src/config/taint.rs",
-    "agent/src/config/validate.rs",
-    "agent/src/dns.rs",
-    "agent/src/events.rs",
-    "agent/src/events/sink/correlate.rs",
-    "agent/src/images/glob.rs",
-    "agent/src/images/keyring.rs",
-    "agent/src/manifest/api.rs",
-    "agent/src/manifest/container.rs",
-    "agent/src/manifest/env.rs",
-    "agent/src/manifest/faults.rs",
-    "agent/src/manifest/field.rs",
-    "agent/src/manifest/meta.rs",
-    "agent/src/manifest/network.rs",
-    "agent/src/manifest/object.rs",
-    "agent/src/manifest/placement.rs",
-    "agent/src/manifest/places.rs",
-    "agent/src/manifest/pod.rs",
-    "agent/src/manifest/probe.rs",
-    "agent/src/manifest/resources.rs",
-    "agent/src/manifest/security.rs",
-    "agent/src/manifest/suggest.rs",
-    "agent/src/manifest/volume.rs",
-    "agent/src/pod/configure/env_file.rs",
-    "agent/src/pod/configure/services.rs",
-    "agent/src/pod/configure/user.rs",
-    "agent/src/pod/worker_state.rs",
-    "agent/src/pod/worker_state/hooks.rs",
-    "agent/src/pod/worker_state/outcome.rs",
-    "agent/src/pod/last.rs",
-    "agent/src/pod/phase.rs",
-    "agent/src/pod/phase/column.rs",
-    "agent/src/pod/phase/conditions.rs",
-    "agent/src/pod/phase/container.rs",
-    "agent/src/pod/plan.rs",
-    "agent/src/pod/plan/action.rs",
-    "agent/src/pod/plan/containers.rs",
-    "agent/src/pod/plan/ended.rs",
-    "agent/src/pod/plan/init.rs",
-    "agent/src/pod/plan/probes.rs",
-    "agent/src/pod/plan/restart_all.rs",
-    "agent/src/pod/plan/sandbox.rs",
-    "agent/src/pod/plan/stop.rs",
-    "agent/src/pod/plan/termination_message.rs",
-    "agent/src/pod/probing.rs",
-    "agent/src/pod/restart.rs",
-    "agent/src/pod/status.rs",
-    "agent/src/pod/teardown.rs",
-    "agent/src/probe/request.rs",
-    "agent/src/registration/amount.rs",
-    "agent/src/registration/compose.rs",
-    "agent/src/registration/conditions.rs",
-    "agent/src/static_pods/choice.rs",
-    "agent/src/static_pods/describe.rs",
-    "agent/src/static_pods/rules.rs",
-    "agent/src/status/convert.rs",
-    "agent/src/status/convert/amounts.rs",
-    "agent/src/status/convert/conditions.rs",
-    "agent/src/status/convert/containers.rs",
-    "agent/src/status/merge.rs",
-    "agent/src/timeline/chart.rs",
-    "agent/src/timeline/compare.rs",
-    "agent/src/timeline/html.rs",
-    "agent/src/timeline/html/describe.rs",
-    "agent/src/timeline/pair.rs",
-    "agent/src/timeline/render.rs",
-    "agent/src/timeline/svg.rs",
-    "agent/src/volumes/downward.rs",
-    "agent/src/volumes/hosts_file.rs",
-    "cli/src/join/document.rs",
-    "cli/src/join/facts.rs",
-    "cli/src/join/plan.rs",
-    "cli/src/join/step.rs",
-    "cli/src/leave/plan.rs",
-    "cni/src/bridge/plan.rs",
-    "cni/src/host_local/alloc.rs",
-    "shim/inflate/src/code.rs",
-    "shim/inflate/src/fast.rs",
-    "shim/src/cdi/check.rs",
-    "shim/src/cdi/file.rs",
-    "shim/src/cdi/mount.rs",
-    "shim/src/cdi/name.rs",
-    "shim/src/cdi/version.rs",
-    "shim/src/handler/document.rs",
-    "shim/monitor/src/monitor/unclaimed_exits.rs",
-    "shim/src/seccomp/bpf.rs",
-    "shim/src/seccomp/syscalls.rs",
-    "shim/src/spec/apparmor.rs",
-    "shim/src/capabilities.rs",
-    "shim/src/spec/container.rs",
-    "shim/src/spec/profiles.rs",
-    "shim/src/spec/resources.rs",
-    "shim/src/spec/sandbox.rs",
-    "shim/src/spec/selinux.rs",
-    "shim/src/spec/user.rs",
-    "shim/src/spec/userns.rs",
-    "shim/src/cgroup/rate.rs",
-    "systemd/src/slice.rs",
-    "systemd/src/wire.rs",
-    "systemd/src/wire/read.rs",
-    "systemd/src/wire/write.rs",
-];
-
-/// What a pure file may not name.
-const IMPURE: [&str; 9] = [
-    "tokio",
-    "std::fs",
-    "std::net::Tcp",
-    "std::net::Udp",
-    "std::process",
-    "std::env",
-    "SystemTime::now",
-    "Instant::now",
-    "rustix",
-];
 
 fn root() -> PathBuf {
     // Not env!: checkouts that share a target folder share this binary.
@@ -289,116 +128,6 @@ fn unsafe_code_is_in_sys_alone() {
 }
 
 #[test]
-fn dependencies_point_one_way() {
-    // tests and xtask stand above all; nobody depends on them but each other.
-    let allowed: BTreeMap<&str, &[&str]> = BTreeMap::from([
-        (
-            "agent",
-            &[
-                "gantry-base",
-                "gantry-cgroup",
-                "gantry-grpc",
-                "gantry-kube-client",
-                "gantry-metrics",
-                "gantry-model",
-                "gantry-proto",
-                "gantry-server",
-                "gantry-systemd",
-            ][..],
-        ),
-        ("agent/grpc", &["gantry-base", "gantry-metrics"]),
-        ("agent/kubeclient", &["gantry-base", "gantry-metrics", "gantry-model"]),
-        ("agent/metrics", &[]),
-        ("agent/model", &["gantry-systemd"]),
-        (
-            "agent/server",
-            &[
-                "gantry-base",
-                "gantry-cgroup",
-                "gantry-grpc",
-                "gantry-metrics",
-                "gantry-model",
-                "gantry-proto",
-            ],
-        ),
-        ("base", &[]),
-        ("cgroup", &["gantry-base"]),
-        ("cni", &["gantry-base"]),
-        ("proto", &[]),
-        (
-            "shim",
-            &[
-                "gantry-base",
-                "gantry-cgroup",
-                "gantry-proto",
-                "gantry-cni",
-                "gantry-image",
-                "gantry-monitor",
-                "gantry-shim-testing",
-                "gantry-sys",
-                "gantry-systemd",
-                "gantry-unpack",
-            ],
-        ),
-        ("shim/image", &["gantry-base", "gantry-shim-testing", "gantry-sys", "gantry-unpack"]),
-        ("shim/inflate", &[]),
-        ("shim/monitor", &["gantry-base", "gantry-proto", "gantry-shim-testing", "gantry-sys"]),
-        ("shim/sys", &["gantry-inflate"]),
-        ("shim/testing", &[]),
-        ("shim/unpack", &["gantry-base", "gantry-inflate", "gantry-shim-testing", "gantry-sys"]),
-        ("systemd", &[]),
-        (
-            "cli",
-            &[
-                "gantry-agent",
-                "gantry-base",
-                "gantry-cgroup",
-                "gantry-image",
-                "gantry-kube-client",
-                "gantry-metrics",
-                "gantry-model",
-                "gantry-shim",
-                "gantry-unpack",
-                "gantry-cni",
-                "gantry-proto",
-                "gantry-systemd",
-            ],
-        ),
-        (
-            "tests",
-            &[
-                "gantry-agent",
-                "gantry-model",
-                "gantry-needs",
-                "gantry-proto",
-                "gantry-server",
-                "gantry-systemd",
-            ],
-        ),
-        ("tests/workload", &[]),
-        ("xtask", &["gantry-needs", "gantry-tests"]),
-        ("xtask/needs", &[]),
-    ]);
-    let mut offenders = Vec::new();
-    for (name, allowed) in allowed {
-        let manifest = fs::read_to_string(root().join(name).join("Cargo.toml")).unwrap();
-        for line in manifest.lines() {
-            let Some(dependency) = line.split(['.', '=', ' ']).next() else { continue };
-            if dependency.starts_with("gantry-")
-                && line.contains(['=', '{'])
-                && !allowed.contains(&dependency)
-            {
-                offenders.push(format!("{name} depends on {dependency}"));
-            }
-        }
-    }
-    assert_none(
-        "all → base; agent → server, kubeclient, grpc, metrics, model, cgroup, proto, systemd; server → grpc, metrics, model, cgroup, proto; kubeclient → metrics, model; grpc → metrics; model → systemd; shim → image, monitor, unpack, sys, cgroup, proto, cni, systemd; only cli knows both",
-        &offenders,
-    );
-}
-
-#[test]
 fn the_static_programs_have_no_async_runtime_no_tls_and_no_http() {
     for package in ["gantry-monitor", "gantry-unpack"] {
         let args = [
@@ -422,24 +151,6 @@ fn the_static_programs_have_no_async_runtime_no_tls_and_no_http() {
             assert!(!names.contains(&banned), "{package} depends on {banned}");
         }
     }
-}
-
-#[test]
-fn pure_files_know_nothing_of_the_world() {
-    let sources = sources();
-    let mut offenders = Vec::new();
-    for pure in PURE {
-        let Some(text) = sources.get(*pure) else {
-            offenders.push(format!("{pure} does not exist: mend the list in xtask/tests/tidy.rs"));
-            continue;
-        };
-        for (number, line) in code(without_tests(text)) {
-            for word in IMPURE.iter().filter(|word| line.contains(**word)) {
-                offenders.push(format!("{pure}:{number} names {word}"));
-            }
-        }
-    }
-    assert_none("a plan takes time, ids and facts as arguments", &offenders);
 }
 
 #[test]

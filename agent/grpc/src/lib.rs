@@ -2,6 +2,11 @@
 //! how calls of the runtime are counted ([`counted`]). Never knows what is asked. Used by `gantry-agent` (plugins, the
 //! runtime) and `gantry-server` (the runtime).
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests run programs, spawn tasks and write files")
+)]
+
 pub mod counted;
 
 use std::path::Path;

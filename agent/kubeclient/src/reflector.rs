@@ -6,6 +6,8 @@
 //! later one nothing older than what was seen, and only when the server has no such version the
 //! newest, in pages. A watch that ends is resumed where it was.
 
+#![expect(clippy::disallowed_methods, reason = "the reflector ends with its last receiver")]
+
 mod wire;
 
 use std::collections::BTreeMap;

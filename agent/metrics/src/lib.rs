@@ -3,6 +3,11 @@
 //! scrape time (the machine, containers, volumes) is the server's. Called by everyone who counts and
 //! by the server, which writes it all out.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests run programs, spawn tasks and write files")
+)]
+
 mod family;
 #[cfg(test)]
 mod ledger;

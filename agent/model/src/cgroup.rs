@@ -1,5 +1,5 @@
 //! Cgroups of pods by the kubelet's arithmetic: their names ([`names`]) and numbers ([`limits`]). Owns what all pods have
-//! together; never touches a file system. Called by `cgroups`, the CRI mapping and the statistics.
+//! together; never touches a file system. Called by `cgroups`, the CRI mapping and the statistics. Pure.
 
 pub mod limits;
 pub mod names;

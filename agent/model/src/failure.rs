@@ -1,5 +1,5 @@
 //! A runtime's answer to a call that failed. Owns its kinds and how it is told; never decides what
-//! follows from it. Part of each `runtime::Error`.
+//! follows from it. Part of each `runtime::Error`. Pure.
 
 /// What kind of failure a runtime reports; the rest is in its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,11 @@
 //! What the agent speaks of: pods and their parts, amounts, names, durations, the time. Owns types and arithmetic that
 //! several crates and modules share; never a file, a socket or a task. Crate map in ARCHITECTURE.md. Used by
-//! `gantry-agent` and the crates beside this one.
+//! `gantry-agent` and the crates beside this one. Pure.
+
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests run programs, spawn tasks and write files")
+)]
 
 pub mod admitted;
 pub mod cgroup;

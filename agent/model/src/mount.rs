@@ -1,5 +1,5 @@
 //! A mount of a container, as the volumes make it and the runtime is told. Owns the type; never mounts. Made by
-//! `volumes`, read by the runtime client.
+//! `volumes`, read by the runtime client. Pure.
 
 use std::path::PathBuf;
 

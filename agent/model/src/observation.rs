@@ -1,5 +1,5 @@
 //! What the machine has left, and what pods use of it. Owns the types; never a number of its own. The server of the
-//! kubelet's API measures, eviction decides by it.
+//! kubelet's API measures, eviction decides by it. Pure.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! A pod as the agent understands it: every field here is honoured. Owns the domain types;
 //! never knows YAML, Kubernetes' API types or CRI. Made by `manifest`, read by the
-//! planner and the runtime client.
+//! planner and the runtime client. Pure.
 
 pub mod env;
 pub mod placement;

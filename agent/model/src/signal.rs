@@ -93,7 +93,6 @@ impl fmt::Display for Signal {
 
 /// What there is too little of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[expect(missing_docs, reason = "named as upstream names them")]
 pub enum Starved {
     Memory,
     Storage,

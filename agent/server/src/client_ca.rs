@@ -19,7 +19,6 @@ use super::user::{CREDENTIAL_ID, User};
 
 /// Why a bundle is no use.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is one step")]
 pub enum Error {
     #[error("read the client CA bundle as PEM")]
     Pem(#[source] rustls::pki_types::pem::Error),

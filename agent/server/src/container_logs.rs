@@ -1,6 +1,8 @@
 //! `/containerLogs`: what a container wrote. Owns the request's parameters and which of a container's
 //! lives is meant; reading is in [`backlog`] and [`follow`]. Called by [`super::serve`].
 
+#![expect(clippy::disallowed_methods, reason = "the reader of a log ends when its client goes")]
+
 mod backlog;
 mod follow;
 mod options;

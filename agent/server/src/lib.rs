@@ -6,6 +6,11 @@
 //! A request goes through [`listen`] (bytes), `gate` (who, and may they), [`route`] (what) and
 //! `serve` (the answer). Nothing is served before the gate, not even that a path is unknown.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests run programs, spawn tasks and write files")
+)]
+
 mod answer;
 pub mod authn;
 pub mod authz;

@@ -6,6 +6,8 @@
 //! WebSocket tunnels are then translated to SPDY by the API server before they come here, so that any
 //! runtime can serve them.
 
+#![expect(clippy::disallowed_methods, reason = "a connection and its two directions end with either end")]
+
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;

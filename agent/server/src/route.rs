@@ -5,7 +5,6 @@ use http::Method;
 /// Which of the configuration's switches are on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "named as in KubeletConfiguration")]
-#[expect(missing_docs, reason = "named as in KubeletConfiguration")]
 pub struct Switches {
     pub enable_debugging_handlers: bool,
     pub enable_system_log_handler: bool,

@@ -8,7 +8,6 @@ use super::{Cgroups, Error};
 
 /// What an implementation did that it must not.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages say it")]
 pub enum Violation {
     #[error("{what} must succeed")]
     Failed {

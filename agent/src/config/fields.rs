@@ -62,7 +62,6 @@ macro_rules! fields {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
         #[serde(default)]
-        #[expect(missing_docs, reason = "the names are upstream's, and so is what they mean")]
         pub struct $name {
             $(#[serde(rename = $json, skip_serializing_if = "Empty::is_empty")] pub $field: $type,)*
         }

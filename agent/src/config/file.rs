@@ -12,7 +12,6 @@ const KIND: &str = "KubeletConfiguration";
 
 /// What is wrong with one file; the path is told by the caller.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the texts are upstream's and say it")]
 pub enum Error {
     #[error("failed to read kubelet config file {path:?}, error: {source}")]
     Read { path: PathBuf, source: std::io::Error },

@@ -28,7 +28,6 @@ pub struct ParsedFlags {
 
 /// An argument that nothing can be made of.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the texts are upstream's and say it")]
 pub enum Error {
     #[error("bad flag syntax: {0}")]
     Syntax(String),

@@ -5,7 +5,6 @@ use super::flag::ParsedFlags;
 
 /// The flags that are no field of the configuration, by upstream's names.
 #[derive(Debug, Clone, Default, PartialEq)]
-#[expect(missing_docs, reason = "the names are upstream's flags, and so is what they mean")]
 pub struct KubeletFlags {
     pub bootstrap_kubeconfig: String,
     pub cert_dir: String,

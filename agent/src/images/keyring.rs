@@ -65,7 +65,6 @@ struct Written {
 /// One entry. Serialised as upstream does, since the records hold a hash of that.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written")]
-#[expect(missing_docs, reason = "named as docker's fields")]
 pub struct Login {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub username: String,

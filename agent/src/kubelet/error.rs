@@ -17,7 +17,6 @@ use gantry_server::{client_ca, stats};
 
 /// One step, and its cause.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is one step and its cause")]
 pub enum Error {
     #[error(transparent)]
     Setting(#[from] wiring::Error),

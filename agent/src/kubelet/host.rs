@@ -1,6 +1,8 @@
 //! What a kubelet asks of its machine and sets for itself. Owns the files of /proc and the folders of
 //! its root; never a pod's. Called by [`super`] and [`super::run`].
 
+#![expect(clippy::disallowed_methods, reason = "a file of the kernel's")]
+
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;

@@ -7,6 +7,11 @@
 //!                                        └─► 10250, 10255
 //! ```
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the assembly starts the parts; each ends with the drain or the process"
+)]
+
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,6 +1,11 @@
 //! A kubelet at work. Owns the order of start and end, and what each part is told of the
 //! configuration; never decides about a pod. Called by the command line.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the assembly starts the parts; each ends with the drain or the process"
+)]
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

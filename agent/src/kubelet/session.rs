@@ -2,6 +2,11 @@
 //! Owns that the right set of pods is applied and that problems are told once; never ends a pod by itself. Called
 //! by `gantry run` and `gantry agent`.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the assembly starts the parts; each ends with the drain or the process"
+)]
+
 mod pod_selection;
 
 use std::collections::BTreeSet;

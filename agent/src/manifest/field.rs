@@ -1,5 +1,5 @@
 //! What is wrong with a field, in the words of Kubernetes' validation. Owns the error and short
-//! ways to make one; never reads a manifest. Called by every converter of [`super`].
+//! ways to make one; never reads a manifest. Called by every converter of [`super`]. Pure.
 
 use std::fmt::Display;
 
@@ -7,7 +7,6 @@ use gantry_model::quantity::QuantityError;
 
 /// What is wrong with a field; each starts with its path from the document's root.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the message says it")]
 pub enum FieldError {
     #[error("{field}: unknown field{hint}")]
     Unknown { field: String, hint: String },

@@ -15,7 +15,6 @@ use super::{OperatorDeps, Service};
 
 /// What failed, on which socket.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is one operation, its path and its cause")]
 pub enum Error {
     #[error("{} is in use: another agent serves there; stop it or choose another socket", path.display())]
     InUse { path: PathBuf },

@@ -1,6 +1,6 @@
 //! What the API's last status said of a pod: all that an agent that begins anew can know of what the
 //! runtime has forgotten. Owns the types; never decides anything. Made by [`crate::manifest::api`],
-//! taken in by the worker's history.
+//! taken in by the worker's history. Pure.
 
 use std::collections::BTreeMap;
 

@@ -50,7 +50,7 @@ pub struct StatusInputs<'a> {
 #[must_use]
 pub fn status(seen: StatusInputs<'_>) -> PodStatus {
     let StatusInputs { pod, orders, life, observed, history, now, node } = seen;
-    let going_on = orders.kill.is_none() && history.ended.is_none();
+    let going_on = orders.kill.is_none() && history.stage.ended().is_none();
     let view = View { pod, observed, history, now, going_on };
     let of = |list: &[Container]| list.iter().map(|c| view.container(c)).collect::<Vec<_>>();
     let (mut init_containers, mut containers) = (of(&pod.init_containers), of(&pod.containers));
@@ -66,7 +66,7 @@ pub fn status(seen: StatusInputs<'_>) -> PodStatus {
         None => phase(&view, over, begun, &init_containers, &containers),
     };
     let mut conditions = conditions::all(&view, phase, &init_containers, &containers);
-    if matches!(history.ended, Some((Ended::Refused, _))) && observed.containers.is_empty() {
+    if matches!(history.stage.ended(), Some((Ended::Refused, _))) && observed.containers.is_empty() {
         // Nothing of it ever was: upstream says no more than why.
         (init_containers, containers, conditions) = (Vec::new(), Vec::new(), Vec::new());
     }
@@ -101,7 +101,7 @@ pub fn status(seen: StatusInputs<'_>) -> PodStatus {
         qos: qos(pod),
         conditions,
         started_at: 0,
-        killed: orders.kill.is_some() && history.ended.is_none(),
+        killed: orders.kill.is_some() && history.stage.ended().is_none(),
         init_containers,
         containers,
         ephemeral_containers,
@@ -116,11 +116,11 @@ fn end_of(orders: &Orders, history: &WorkerState, over: bool) -> Option<LastEnd>
     let failed = |reason: &str, message: String| {
         Some(LastEnd { phase: Phase::Failed, reason: reason.to_owned(), message })
     };
-    match (history.ended, &orders.verdict) {
-        (Some((Ended::Before, _)), _) => history.api.end.clone(),
+    match (history.stage.ended(), &orders.verdict) {
+        (Some((Ended::Before, _)), _) => history.api.last.end.clone(),
         _ if !over => None,
         (Some((Ended::Refused, _)), _) => {
-            let Rejection { reason, message } = history.refused.as_ref()?;
+            let Rejection { reason, message } = history.api.refused.as_ref()?;
             failed(reason, format!("Pod was rejected: {message}"))
         }
         (Some((Ended::DeadlineExceeded, _)), _) => failed("DeadlineExceeded", DEADLINE_MESSAGE.to_owned()),
@@ -304,7 +304,7 @@ impl Tally {
     fn of(view: &View<'_>, statuses: &[ContainerStatus]) -> Self {
         let mut tally = Self::default();
         for (container, status) in view.pod.containers.iter().zip(statuses) {
-            let anew = view.going_on && view.history.makes_anew(&status.id);
+            let anew = view.going_on && view.history.containers.makes_anew(&status.id);
             match (&status.state, &status.last_exit) {
                 (ContainerState::Running { .. }, _) => tally.running += 1,
                 (ContainerState::Waiting { .. }, None) => tally.waiting += 1,

@@ -73,14 +73,15 @@ pub(super) struct PlanInputs<'a> {
 impl<'a> PlanInputs<'a> {
     /// The newest record, from memory when the runtime has none any more.
     pub(super) fn record(self, container: &Container) -> Option<&'a Instance> {
-        self.observed.newest(&container.name).or_else(|| self.history.last.get(&container.name))
+        self.observed.newest(&container.name).or_else(|| self.history.containers.last.get(&container.name))
     }
 
     /// The newest record within one sandbox, from memory when the runtime has none any more.
     pub(super) fn record_in(self, container: &Container, sandbox: &str) -> Option<&'a Instance> {
         let here =
             self.observed.containers.iter().filter(|c| c.name == container.name && c.sandbox == sandbox);
-        let remembered = self.history.last.get(&container.name).filter(|last| last.sandbox == sandbox);
+        let remembered =
+            self.history.containers.last.get(&container.name).filter(|last| last.sandbox == sandbox);
         here.max_by_key(|c| (c.attempt, c.created_at)).or(remembered)
     }
 
@@ -88,7 +89,7 @@ impl<'a> PlanInputs<'a> {
     /// succeeded.
     pub(super) fn has_started(self, container: &Container, instance: &Instance) -> bool {
         matches!(instance.state, InstanceState::Running { .. })
-            && self.history.hooks.is_done(&instance.id)
+            && self.history.containers.hooks.is_done(&instance.id)
             && self.history.probing.is_started(container, &instance.id)
     }
 }
@@ -106,7 +107,7 @@ impl Draft {
     /// Adds an action unless it is under way or waits after a failure.
     pub(super) fn act(&mut self, facts: PlanInputs<'_>, action: Action) {
         let op = action.op();
-        if let Some(until) = facts.history.retry_at(&op, facts.now) {
+        if let Some(until) = facts.history.backoffs.retry_at(&op, facts.now) {
             self.wake_at(until);
         } else if !facts.history.flights.contains_key(&op) && self.actions.iter().all(|a| a.op() != op) {
             self.actions.push(action);
@@ -123,11 +124,11 @@ impl Draft {
 pub fn plan(pod: &Pod, orders: &Orders, observed: &Observed, history: &WorkerState, now: Duration) -> Plan {
     let facts = PlanInputs { pod, orders, observed, history, now };
     let mut draft = Draft::default();
-    let resets = orders.kill.is_none() && history.ended.is_none() && restart_all::due(facts);
+    let resets = orders.kill.is_none() && history.stage.ended().is_none() && restart_all::due(facts);
     let own_end = || if orders.kill.is_none() { decide(facts, resets, &mut draft) } else { None };
-    let ended = history.ended.map(|(ended, _)| ended).or_else(own_end);
+    let ended = history.stage.ended().map(|(ended, _)| ended).or_else(own_end);
     let mut reset = None;
-    let started = history.started || pod.containers.iter().all(|c| has_run(facts, c));
+    let started = history.stage.has_started() || pod.containers.iter().all(|c| has_run(facts, c));
     let life = if orders.kill.is_some() || ended.is_some() {
         teardown::plan(facts, &mut draft)
     } else if resets {
@@ -209,7 +210,7 @@ fn prepare<'a>(facts: PlanInputs<'a>, draft: &mut Draft) -> Option<&'a str> {
         PodResources::Unknown | PodResources::Devices => draft.act(facts, Action::SetUpCgroup),
         PodResources::Cgroup { .. } => draft.act(facts, Action::SetUpVolumes),
         PodResources::Ready { parent } => {
-            if facts.history.stale {
+            if facts.history.volumes_stale {
                 draft.act(facts, Action::RefreshVolumes);
             }
             return Some(parent);

@@ -8,7 +8,8 @@ use gantry_model::pod::{Pod, Role};
 use tokio::sync::watch;
 
 use super::status::{ConditionKind, ContainerState, PodStatus};
-use crate::events::{Event, Journal, Note};
+use crate::admission::Rejection;
+use crate::events::{Event, Journal, Kind, Note};
 use crate::timeline::{Span, Timeline};
 
 /// The telling half of a worker.
@@ -56,6 +57,16 @@ impl Publisher {
     /// What the status is about is described anew.
     pub(super) fn describe(&mut self, pod: Arc<Pod>) {
         self.pod = pod;
+    }
+
+    /// Told once: since when an earlier agent has had the pod, 0 if none has, and why the node does not take it in.
+    pub(super) fn tell_first(&mut self, taken_up: i64, rejection: Option<Rejection>, wall: i64) {
+        if taken_up != 0 {
+            self.began(taken_up);
+        }
+        if let Some(Rejection { reason, message }) = rejection {
+            self.event(Note::pod(Kind::Warning, reason, message), wall);
+        }
     }
 
     /// An earlier agent took the pod up before this one did.

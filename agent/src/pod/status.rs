@@ -1,5 +1,5 @@
 //! What the agent says of a pod. Owns the types; never computes them (that is
-//! [`super::phase`]). Read by the operator API and the command line.
+//! [`super::phase`]). Read by the operator API and the command line. Pure.
 
 use std::sync::Arc;
 

@@ -47,7 +47,7 @@ pub(super) fn plan(facts: PlanInputs<'_>, draft: &mut Draft) -> Life {
 
 /// When what still runs is killed: as ordered, or the pod's grace after its own end.
 fn deadline(facts: PlanInputs<'_>) -> Duration {
-    let own = facts.history.ended.map_or(facts.now, |(_, since)| since) + facts.pod.grace;
+    let own = facts.history.stage.ended().map_or(facts.now, |(_, since)| since) + facts.pod.grace;
     facts.orders.kill.as_ref().map_or(own, |kill| kill.deadline)
 }
 
@@ -76,7 +76,7 @@ fn stop_containers(facts: PlanInputs<'_>, draft: &mut Draft, deadline: Duration)
 fn stop_sandboxes(facts: PlanInputs<'_>, draft: &mut Draft) -> bool {
     let mut waiting = false;
     for sandbox in &facts.observed.sandboxes {
-        if sandbox.ready || !facts.history.stopped_sandboxes.contains(&sandbox.id) {
+        if sandbox.ready || !facts.history.sandboxes.stopped.contains(&sandbox.id) {
             waiting = true;
             draft.act(facts, Action::StopSandbox { id: sandbox.id.clone() });
         }

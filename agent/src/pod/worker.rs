@@ -24,7 +24,6 @@ use super::run::{Deps, Finished, NoteSender, add_runtime_spans, open_stage, perf
 use super::status::{ConditionKind, PodStatus};
 use super::worker_state::{WaitReason, WorkerState};
 use super::{Life, Orders};
-use crate::admission::Rejection;
 use crate::events::{Kind, Note};
 use crate::node::HostIps;
 use crate::pod::update::PodUpdate;
@@ -112,7 +111,7 @@ impl Worker {
         // Told once: what the API has as ended was told by an agent before.
         let rejection = refused.clone().filter(|_| last.end.is_none());
         let taken_up = last.started_at;
-        history.crash = Backoff::up_to(deps.longest_wait);
+        history.backoffs.crash = Backoff::up_to(deps.longest_wait);
         history.inherit(last, refused, now, wall);
         let first = phase::status(StatusInputs {
             pod: &pod,
@@ -124,12 +123,7 @@ impl Worker {
             node: &deps.node,
         });
         let (mut publisher, status) = Publisher::new(pod.clone(), first, wall);
-        if taken_up != 0 {
-            publisher.began(taken_up);
-        }
-        if let Some(Rejection { reason, message }) = rejection {
-            publisher.event(Note::pod(Kind::Warning, reason, message), wall);
-        }
+        publisher.tell_first(taken_up, rejection, wall);
         let (notes_out, notes) = NoteSender::new();
         let senders =
             Senders { orders: orders_in, pods: pods_in, pokes: pokes_in, notes_out: notes_out.clone() };
@@ -179,7 +173,7 @@ impl Worker {
             return;
         }
         for container in before.containers.iter().filter(|container| !container.id.is_empty()) {
-            self.history.know_attempt(&container.name, container.restart_count);
+            self.history.attempts.know(&container.name, container.restart_count);
         }
     }
 
@@ -202,7 +196,7 @@ impl Worker {
             self.publisher.mark_once("admitted", admitted);
             self.recall().await;
             // One that the API has as ended, or that is refused, never starts.
-            if !self.pod.containers.is_empty() && self.history.ended.is_none() {
+            if !self.pod.containers.is_empty() && self.history.stage.ended().is_none() {
                 self.objects = self.deps.api.follow(&self.pod);
             }
             let recalled = self.deps.clock.wall_nanos();
@@ -237,7 +231,7 @@ impl Worker {
     async fn recall(&mut self) {
         for container in self.pod.every_container() {
             match self.deps.logs.highest_attempt(&self.pod, container).await {
-                Ok(Some(attempt)) => self.history.know_attempt(&container.name, attempt),
+                Ok(Some(attempt)) => self.history.attempts.know(&container.name, attempt),
                 Ok(None) => {}
                 Err(error) => tracing::warn!(error = chain(&error), "cannot read the log folder"),
             }
@@ -313,7 +307,7 @@ impl Worker {
         self.history.absorb(&self.pod, &observed, now, wall);
         let orders = self.orders.borrow_and_update().clone();
         let plan = plan(&self.pod, &orders, &observed, &self.history, now);
-        if self.history.ended.is_none() && plan.ended == Some(Ended::DeadlineExceeded) {
+        if self.history.stage.ended().is_none() && plan.ended == Some(Ended::DeadlineExceeded) {
             let message = "Pod was active on the node longer than the specified deadline";
             self.event(Note::pod(Kind::Normal, "DeadlineExceeded", message));
         }
@@ -351,14 +345,19 @@ impl Worker {
         if life == Life::Gone {
             return None;
         }
+        let rest = self.keep_observation(observed, life, now);
+        Some(wake.map_or(rest, |wake| wake.saturating_sub(now).min(rest)))
+    }
+
+    /// Until the runtime is asked again.
+    fn keep_observation(&mut self, observed: Observed, life: Life, now: Duration) -> Duration {
         let next = now + self.poll(life);
         let until = match self.seen.take() {
             Some((_, until)) if now < until => until.min(next),
             _ => next,
         };
         self.seen = Some((observed, until));
-        let rest = until.saturating_sub(now);
-        Some(wake.map_or(rest, |wake| wake.saturating_sub(now).min(rest)))
+        until.saturating_sub(now)
     }
 
     /// The pod may be described anew while it runs: images, ephemeral containers, deadline, labels.
@@ -411,9 +410,9 @@ impl Worker {
     }
 
     fn tell_waits(&mut self, waits: &[Wait]) {
-        for Wait { container, image, .. } in self.history.new_waits(waits) {
+        for Wait { container, image, .. } in self.history.backoffs.new_waits(waits) {
             if image {
-                let Some(name) = self.history.image_of(&self.pod, &container) else { continue };
+                let Some(name) = self.history.containers.image_of(&self.pod, &container) else { continue };
                 let message = format!("Back-off pulling image {name:?}");
                 self.event(Note::container(Kind::Normal, "BackOff", &container, message));
                 let message = "Error: ImagePullBackOff";
@@ -464,15 +463,15 @@ impl Worker {
                 if changed.is_err() {
                     return false;
                 }
-                self.history.forget_retries();
+                self.history.backoffs.forget_retries();
             }
             Ok(()) = self.pokes.changed() => self.seen = None,
             // On the host's network they are in what was seen, too.
             Ok(()) = self.ips.changed() => self.seen = None,
             // Who waited for it need not any more.
-            Ok(()) = self.network.changed() => self.history.forget_retries(),
+            Ok(()) = self.network.changed() => self.history.backoffs.forget_retries(),
             Ok(()) = self.pods.changed() => self.pods.mark_changed(),
-            Ok(()) = self.objects.changed() => self.history.stale = true,
+            Ok(()) = self.objects.changed() => self.history.volumes_stale = true,
             Some(detailed) = self.details.join_next() => match detailed {
                 Ok((stage, inner)) => {
                     count::record_stages(&self.deps.metrics, &stage, &inner);

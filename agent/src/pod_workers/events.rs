@@ -1,6 +1,8 @@
 //! What happens to pods, from their workers' lists into the API's events. Owns an ear at each worker; never makes an
 //! event up, and never decides which are posted ([`sink`] does). Started by the kubelet's wiring.
 
+#![expect(clippy::disallowed_methods, reason = "the handles of listeners are kept and aborted here")]
+
 use std::sync::Arc;
 
 use kube::Client;

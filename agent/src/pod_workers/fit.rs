@@ -1,6 +1,8 @@
 //! The node as admission sees it, as its object changes. Owns the task that follows it; never judges a
 //! pod. Called by the kubelet's assembly, which hands the result to [`super::PodWorkers::admit_by`].
 
+#![expect(clippy::disallowed_methods, reason = "the handle is the caller's, who ends it")]
+
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as api;

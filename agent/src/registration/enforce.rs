@@ -2,6 +2,8 @@
 //! it; never decides what one pod may use. Started by the kubelet's wiring, with or without an API
 //! server.
 
+#![expect(clippy::disallowed_methods, reason = "the reserved cgroups are held as long as the kubelet lives")]
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,6 +1,8 @@
 //! Whether the runtime can take pods: asked for every few seconds, and told in upstream's words.
 //! Owns the asking; never decides what becomes of the node or a pod. Started by the kubelet's wiring.
 
+#![expect(clippy::disallowed_methods, reason = "the runtime is asked as long as the kubelet lives")]
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -2,6 +2,8 @@
 //! Owns the look for it and upstream's words; never looks at a pod. Its findings keep the node from
 //! being ready (trap 14). Started by the kubelet's wiring.
 
+#![expect(clippy::disallowed_methods, reason = "the watch over stalls lives as long as the kubelet")]
+
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -2,6 +2,8 @@
 //! content store takes in. Owns the connection's manners (namespace, bounds, patience); never changes
 //! anything there. Started by [`super::RuntimeExtensions`].
 
+#![expect(clippy::disallowed_methods, reason = "the listeners end with their last receiver")]
+
 mod content;
 mod events;
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Our own runtime, beside CRI on the same socket: which containers ran out of memory. Started by [`super::RuntimeExtensions`].
 
+#![expect(clippy::disallowed_methods, reason = "the listener ends with its last receiver")]
+
 use gantry_proto::runtime_ext::WatchOutOfMemoryRequest;
 use gantry_proto::runtime_ext::runtime_extensions_client::RuntimeExtensionsClient;
 use tokio::sync::watch;

@@ -8,6 +8,8 @@
 //!                            delete
 //! ```
 
+#![expect(clippy::disallowed_methods, reason = "the keeper of mirror pods lives as long as the kubelet")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;

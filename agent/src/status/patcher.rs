@@ -201,6 +201,13 @@ impl StatusPatcher {
         Some(newer.map_or(found, |(answered, _)| answered.clone()))
     }
 
+    /// How long a pod whose object is not there is still left alone.
+    fn lost_for(&self, target: &Pod) -> Option<Duration> {
+        let (_, at) = self.lost.as_ref().filter(|(uid, _)| *uid == target.metadata.uid)?;
+        let left = (*at + LOST_FOR).saturating_duration_since(Instant::now());
+        (!left.is_zero()).then_some(left)
+    }
+
     fn step(&mut self, handle: &PodHandle, word: &Word) -> SyncStep {
         let end = end_of(word);
         let now = Timestamp::now();
@@ -235,13 +242,7 @@ impl StatusPatcher {
         if self.shared.sources.client.is_none() {
             return SyncStep::Rest(None);
         }
-        if let Some((_, at)) = self.lost.as_ref().filter(|(uid, _)| *uid == target.metadata.uid) {
-            let left = (*at + LOST_FOR).saturating_duration_since(Instant::now());
-            if !left.is_zero() {
-                return SyncStep::Rest(Some(left));
-            }
-        }
-        if let Some(left) = self.going(&target) {
+        if let Some(left) = self.lost_for(&target).or_else(|| self.going(&target)) {
             return SyncStep::Rest(Some(left));
         }
         if difference.is_some() {

@@ -8,6 +8,8 @@
 //!  └──unschedulable────────────────┴──────▶ Left out
 //! ```
 
+#![expect(clippy::disallowed_methods, reason = "the task lives as long as the kubelet")]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

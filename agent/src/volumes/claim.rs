@@ -100,27 +100,30 @@ async fn backing(api: &dyn Api, pod: &Pod, claim: &str, found: &Claim) -> Result
             volume.claim_uid, found.uid
         )));
     }
-    let place = match &volume.source {
-        PersistentSource::HostPath { path, kind } => {
-            let kind = HostPathType::NAMES.iter().find(|(name, _)| name == kind).map(|(_, kind)| *kind);
-            let kind = kind.ok_or_else(|| failed(format!("PV {name:?} has an unknown hostPath type")))?;
-            VolumeBacking::HostPath { path: PathBuf::from(path), kind }
-        }
-        PersistentSource::Local { path } => {
-            VolumeBacking::Local { path: PathBuf::from(path), volume: name.clone() }
-        }
-        PersistentSource::Other(kind) => {
-            return Err(failed(format!(
-                "PV {name:?} is of kind {kind}, which this node does not mount: use a hostPath or local volume"
-            )));
-        }
-    };
+    let place = backing_of(name, &volume.source).map_err(failed)?;
     Ok(BoundVolume {
         place,
         volume: name.clone(),
         one_pod: volume.one_pod,
         affinity: volume.affinity.clone(),
     })
+}
+
+/// What the PersistentVolume of that name is made of.
+fn backing_of(name: &str, source: &PersistentSource) -> Result<VolumeBacking, String> {
+    match source {
+        PersistentSource::HostPath { path, kind } => {
+            let kind = HostPathType::NAMES.iter().find(|(name, _)| name == kind).map(|(_, kind)| *kind);
+            let kind = kind.ok_or_else(|| format!("PV {name:?} has an unknown hostPath type"))?;
+            Ok(VolumeBacking::HostPath { path: PathBuf::from(path), kind })
+        }
+        PersistentSource::Local { path } => {
+            Ok(VolumeBacking::Local { path: PathBuf::from(path), volume: name.to_owned() })
+        }
+        PersistentSource::Other(kind) => Err(format!(
+            "PV {name:?} is of kind {kind}, which this node does not mount: use a hostPath or local volume"
+        )),
+    }
 }
 
 #[cfg(test)]

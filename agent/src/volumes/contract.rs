@@ -9,7 +9,6 @@ use super::{Error, MountsOf, PodFacts, Volumes, WordsOf};
 
 /// What an implementation did that it must not.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages say it")]
 pub enum Violation {
     #[error("{what} must succeed")]
     Failed {

@@ -1,4 +1,4 @@
-//! The command line of `ctr`. Owns what of it is understood, and the words that refuse the rest; never acts. PURE.
+//! The command line of `ctr`. Owns what of it is understood, and the words that refuse the rest; never acts. Pure.
 //! Part of [`super`].
 
 use std::path::PathBuf;

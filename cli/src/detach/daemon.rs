@@ -1,6 +1,8 @@
 //! A process in the background. Owns both ends: starting one with its log, and what it does first to
 //! be on its own; never what it is for. Called by [`super::detach`], runtime and agent.
 
+#![expect(clippy::disallowed_methods, reason = "runs itself as a daemon; the file is the kernel's")]
+
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};

@@ -1,6 +1,8 @@
 //! Carries out the steps of a join. Owns the changes of this machine and their entries in the record, which come first;
 //! decides nothing. Called by [`super`].
 
+#![expect(clippy::disallowed_methods, reason = "a file of the kernel's")]
+
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::DirBuilderExt as _;

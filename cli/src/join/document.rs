@@ -1,5 +1,5 @@
-//! What kubeadm is told: its JoinConfiguration, and the patch of the kubelet's configuration. Owns their fields; pure.
-//! Called by [`super::plan`].
+//! What kubeadm is told: its JoinConfiguration, and the patch of the kubelet's configuration. Owns their fields.
+//! Called by [`super::plan`]. Pure.
 //!
 //! Both are JSON, which every reader of YAML reads.
 

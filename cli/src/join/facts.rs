@@ -1,5 +1,5 @@
-//! What a join depends on: this machine, the cluster, and what was asked for. Owns the types alone; pure. Filled by
-//! [`super::look`] and [`super::cluster`], read by [`super::plan`].
+//! What a join depends on: this machine, the cluster, and what was asked for. Owns the types alone. Filled by
+//! [`super::look`] and [`super::cluster`], read by [`super::plan`]. Pure.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

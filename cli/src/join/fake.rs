@@ -1,6 +1,8 @@
 //! A cluster for tests: an API server over TLS on loopback with the objects that kubeadm keeps. Owns its authority and
 //! certificate; what it answers is [`FakeApiServer`]'s. Called by tests of join and doctor.
 
+#![expect(clippy::disallowed_methods, reason = "the fake is served until its test ends")]
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 

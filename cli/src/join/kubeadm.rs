@@ -1,6 +1,8 @@
 //! The program kubeadm: how it is called. Owns its command lines and exit codes; never what it is told. Called by
 //! [`super`] and [`crate::leave`]. It is the one program that a join runs (ARCHITECTURE.md, invariant 11).
 
+#![expect(clippy::disallowed_methods, reason = "runs kubeadm, by which join and leave do what they are for")]
+
 use std::path::Path;
 use std::process::{Command, Stdio};
 

@@ -1,6 +1,8 @@
 //! From a URL to an upgraded connection. Owns the dialling and the handshake's errors. Called by
 //! `remote::command` and `remote::forward`.
 
+#![expect(clippy::disallowed_methods, reason = "the connection ends with its stream")]
+
 use std::future::poll_fn;
 use std::pin::Pin;
 

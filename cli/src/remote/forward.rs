@@ -1,6 +1,8 @@
 //! Ports of a pod on this machine: each connection to a local port becomes a pair of streams on one
 //! SPDY connection. Owns the copying; never binds a port. Called by `gantry port-forward`.
 
+#![expect(clippy::disallowed_methods, reason = "forwarding ends with the command")]
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};

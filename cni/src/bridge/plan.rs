@@ -1,4 +1,4 @@
-//! Gateways and routes of an attachment, and what a bridge lacks: pure.
+//! Gateways and routes of an attachment, and what a bridge lacks. Pure.
 //!
 //! Owns what the links are to look like. Never touches the kernel. Called by `bridge`.
 

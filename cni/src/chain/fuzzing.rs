@@ -1,6 +1,8 @@
 //! What must hold for any file in the folder of network configurations and in that of cached results. Called by
 //! `crate::fuzzing`.
 
+#![expect(clippy::disallowed_methods, reason = "what a fuzzer is fed with")]
+
 use std::fs;
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Which address is next: pure.
+//! Which address is next. Pure.
 //!
 //! Owns the rule: round robin from the one given last, so that a crash-looping pod does not get the same address at
 //! once again and its peers' stale neighbour entries and connections do not meet a stranger. Never looks at the disk.

@@ -1,5 +1,10 @@
 //! Images of the runtime, and how much of the disk folders use. Crate map in ARCHITECTURE.md. Used by `gantry-shim`.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests run programs, spawn tasks and write files")
+)]
+
 pub mod contained;
 mod image;
 pub mod remove;

@@ -1,5 +1,6 @@
 //! Prefix codes as tables (RFC 1951 sections 3.2.2 and 3.2.5): the next bits are an index, and the entry there says all
 //! about the symbol. Owns the entries' form and which codes are none; never reads a bit. Called by `block` and `symbols`.
+//! Pure.
 //!
 //! ```text
 //!   bit       31       30..16                 15       14        13   12..8          7..0

@@ -1,6 +1,6 @@
 //! The loop that nearly all bytes come through. Owns its margins: while so many packed bytes are there and so much room,
 //! it asks for neither. Never reads or writes a stream. Called by `symbols` by way of `run`, which has it compiled for
-//! more than one kind of processor: hence all in it is inlined.
+//! more than one kind of processor: hence all in it is inlined. Pure.
 //!
 //! One turn takes up to three literals, or up to two and a match. Bits, of which a refill leaves 56 at least:
 //!

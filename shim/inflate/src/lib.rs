@@ -10,6 +10,10 @@
 //! were bounded before, and nothing recurses. Code that was compiled for processors with BMI2 may be called on these
 //! only: whoever asks the processor hands it in, which is the one step that is not safe, and not taken here.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests run programs, spawn tasks and write files")
+)]
 #![forbid(unsafe_code)]
 
 mod block;

@@ -1,4 +1,4 @@
-//! Ids of a pod's users and those of the node behind them. PURE. Called by the runtime, which checks what
+//! Ids of a pod's users and those of the node behind them. Pure. Called by the runtime, which checks what
 //! a request asks for, and by the set-up of a container.
 
 use gantry_proto::monitor::{IdMapping, UserMapping};

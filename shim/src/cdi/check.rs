@@ -1,4 +1,4 @@
-//! What makes a CDI file valid. PURE. Owns the checks of each field, in the words of CDI's own library; paths
+//! What makes a CDI file valid. Pure. Owns the checks of each field, in the words of CDI's own library; paths
 //! must be absolute besides, since a container's root is not to be left.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,5 @@
 //! A CDI file as it is written: JSON or YAML, its fields and no others. Owns the format
-//! (github.com/cncf-tags/container-device-interface, SPEC.md); what is valid is `check`'s to say. PURE.
+//! (github.com/cncf-tags/container-device-interface, SPEC.md); what is valid is `check`'s to say. Pure.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! A mount of a CDI file as the monitor is told of it. PURE. Owns what the options of mount(8) mean here
+//! A mount of a CDI file as the monitor is told of it. Pure. Owns what the options of mount(8) mean here
 //! (runc's table); what would be passed over in silence is refused.
 
 use gantry_proto::monitor::{self, Propagation, Tmpfs};

@@ -1,4 +1,4 @@
-//! Names of devices: `vendor.com/class=device`. PURE. The rules and words are those of CDI's own parser.
+//! Names of devices: `vendor.com/class=device`. Pure. The rules and words are those of CDI's own parser.
 
 /// A file's `kind`: vendor and class.
 pub(super) fn kind(kind: &str) -> Result<(String, String), String> {

@@ -1,4 +1,4 @@
-//! Which version of CDI a file may say it is of: a known one that has all the file uses. PURE. The rules are
+//! Which version of CDI a file may say it is of: a known one that has all the file uses. Pure. The rules are
 //! those of CDI's own library.
 
 use super::file::{Edits, SpecFile};

@@ -1,4 +1,4 @@
-//! What a cgroup counts beyond `stats`: the figures that only metrics show. PURE but for `detail` and `processes`.
+//! What a cgroup counts beyond `stats`: the figures that only metrics show. Pure but for `detail` and `processes`.
 //! Which file gives which number is cAdvisor's choice, and containerd's where that is silent. Called by `metrics`.
 
 use std::collections::BTreeMap;

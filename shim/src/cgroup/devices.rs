@@ -1,5 +1,5 @@
 //! Which devices a container may use: v1 rule lines, and the same rules as an eBPF program for v2.
-//! PURE. The list is the OCI runtime specification's default devices, as containerd allows them.
+//! Pure but for the look at a device of the node. The list is the OCI runtime specification's default devices, as containerd allows them.
 
 use std::fmt;
 use std::path::Path;

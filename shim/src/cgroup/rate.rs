@@ -1,5 +1,5 @@
 //! CPU use per second from the totals of two readings. Owns the last reading of one container or
-//! pod. PURE: time comes in. Called by `stats`.
+//! pod. Pure: time comes in. Called by `stats`.
 
 use std::sync::Mutex;
 

@@ -1,4 +1,4 @@
-//! Limits as the files and values that set them, on v1 and v2. PURE. The conversions are those of
+//! Limits as the files and values that set them, on v1 and v2. Pure. The conversions are those of
 //! runc 1.5 (opencontainers/cgroups), which every peer's numbers come from.
 
 use std::collections::BTreeMap;

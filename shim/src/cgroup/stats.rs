@@ -1,4 +1,4 @@
-//! What a cgroup has used: its accounting files on v1 and v2, parsed. PURE but for `read`. Which file
+//! What a cgroup has used: its accounting files on v1 and v2, parsed. Pure but for `read`. Which file
 //! gives which number is containerd's choice (and cAdvisor's before it): working set is usage less
 //! inactive file pages, RSS on v2 is `anon`. Called by `stats`.
 

@@ -1,6 +1,8 @@
 //! The node's criu, and a dump by it or by an OCI runtime that runs it. Owns where criu is looked for, how a dump is
 //! run and how it is ended. Called by `checkpoint`.
 
+#![expect(clippy::disallowed_methods, reason = "runs criu, without which there are no checkpoints")]
+
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
 //! What an archive says of its container beside criu's images: the files that checkpointctl, podman and containerd
-//! read, by their names for them (checkpointctl's lib/metadata.go). PURE.
+//! read, by their names for them (checkpointctl's lib/metadata.go). Pure.
 
 use gantry_proto::cri;
 use serde_json::{Map, Value, json};

@@ -1,5 +1,5 @@
 //! What criu is asked for. Owns which mounts, namespaces and files of a container criu takes for the node's, to be
-//! named and not to be dumped, as runc's checkpoint has it. PURE: what is so in /proc comes from `checkpoint::process`.
+//! named and not to be dumped, as runc's checkpoint has it. Pure: what is so in /proc comes from `checkpoint::process`.
 //!
 //! criu looks a mount up by the place that the container sees it at, and puts the name beside it into its images.
 

@@ -28,7 +28,6 @@ pub type Handlers = BTreeMap<String, Handler>;
 
 /// A handler that can't be.
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the messages say it")]
 pub enum Error {
     #[error("{0:?} is no handler: write NAME:type=oci,path=/PROGRAM or NAME:type=gantry")]
     Form(String),

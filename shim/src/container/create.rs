@@ -1,6 +1,8 @@
 //! CreateContainer: checks everything that can be checked, resolves the user, and writes down what
 //! the monitor will be told. No process is started. Called by the RPC handler, in a task of its own.
 
+#![expect(clippy::disallowed_methods, reason = "part of a container that counts once its record is there")]
+
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -52,9 +54,7 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
         return Err(spec::Error::Missing("config.metadata.name").into());
     }
     let sandbox = node.store.sandbox(&request.pod_sandbox_id)?;
-    if sandbox.state() != SandboxState::Ready {
-        return Err(Error::SandboxNotReady(sandbox.id.clone()));
-    }
+    check_ready(&sandbox)?;
     target::resolve(&node.store, &mut config, &sandbox.id)?;
     let unset_seccomp = unset_seccomp(&node, &sandbox.record());
     spec::container::check(&config, &node.config.handlers, &unset_seccomp)?;
@@ -105,16 +105,21 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
     Ok(container.id.clone())
 }
 
+fn check_ready(sandbox: &Sandbox) -> Result<(), Error> {
+    match sandbox.state() {
+        SandboxState::Ready => Ok(()),
+        SandboxState::Starting | SandboxState::NotReady => Err(Error::SandboxNotReady(sandbox.id.clone())),
+    }
+}
+
 /// Gives the sandbox a container that has been made.
 ///
 /// # Errors
 /// When the sandbox has been stopped meanwhile.
 async fn add(store: &Store, sandbox: &Sandbox, container: &Arc<Container>) -> Result<(), Error> {
     // Who stops or removes the sandbox sees all of its containers: they are added before it or not at all.
-    let _operation = sandbox.operation.lock().await;
-    if sandbox.state() != SandboxState::Ready {
-        return Err(Error::SandboxNotReady(sandbox.id.clone()));
-    }
+    let _operation = sandbox.begin_operation().await;
+    check_ready(sandbox)?;
     store.add_container(container.clone());
     Ok(())
 }
@@ -192,12 +197,7 @@ fn make(
     let stop_signal = spec::container::stop_signal(config, &image.config)?;
     let cgroup_path = sandbox.member_cgroup(id);
     let cgroup = Cgroup::new(&node.layout, &cgroup_path)?;
-    let mut log_path = String::new();
-    if !sandbox.log_directory.is_empty() && !config.log_path.is_empty() {
-        // Relative to the pod's folder, also when it begins with a slash.
-        let name = config.log_path.trim_start_matches('/');
-        log_path = Path::new(&sandbox.log_directory).join(name).display().to_string();
-    }
+    let log_path = log_path(sandbox, config);
     start.id = id.to_owned();
     start.cgroup = Some(cgroup.target());
     start.log_path.clone_from(&log_path);
@@ -231,6 +231,16 @@ fn make(
     record::write(folder, &record)?;
     failpoint!("create.record"?);
     Ok(record)
+}
+
+/// Empty where nothing is to be logged.
+fn log_path(sandbox: &SandboxRecord, config: &cri::ContainerConfig) -> String {
+    if sandbox.log_directory.is_empty() || config.log_path.is_empty() {
+        return String::new();
+    }
+    // Relative to the pod's folder, also when it begins with a slash.
+    let name = config.log_path.trim_start_matches('/');
+    Path::new(&sandbox.log_directory).join(name).display().to_string()
 }
 
 /// The container's own folders. Mode and owner of the upper become those of the container's `/`: they
@@ -407,7 +417,7 @@ mod tests {
         let container = made();
         {
             // A stop is under way, and is waited for.
-            let stopping = sandbox.operation.lock().await;
+            let stopping = sandbox.begin_operation().await;
             let mut adding = std::pin::pin!(add(&store, &sandbox, &container));
             let looked = std::future::poll_fn(|context| {
                 std::task::Poll::Ready(adding.as_mut().poll(context).is_pending())

@@ -1,6 +1,8 @@
 //! The end of a container: what is told of it, and where its exit code comes from. Owns the order of record, events,
 //! cgroup and hooks. Called by `events`, `reconnect` and the operations that end containers.
 
+#![expect(clippy::disallowed_methods, reason = "what is due after an end is done once, whoever has gone")]
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;

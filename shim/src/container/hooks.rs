@@ -58,7 +58,7 @@ pub(super) async fn poststart(
 /// Runs the poststop hooks, once; whoever comes while they run waits for them. What they say changes nothing any
 /// more: it is logged. Blocks.
 pub(crate) fn poststop(container: &Arc<Container>) {
-    let _running = container.after.blocking_lock();
+    let _running = container.begin_after_end_blocking();
     let folder = container.folder.join(bundle::FOLDER);
     let begun = || {
         let record = container.record();

@@ -34,7 +34,7 @@ const SET_UP: Duration = Duration::from_secs(100);
 /// # Errors
 /// The failing step.
 pub(crate) async fn start(node: Arc<Node>, container: Arc<Container>) -> Result<(), Error> {
-    let _operation = container.operation.lock().await;
+    let _operation = container.begin_operation().await;
     match container.state() {
         ContainerState::Created => {}
         ContainerState::Running(_) => return Ok(()),
@@ -89,7 +89,7 @@ async fn start_in_monitor(
 /// be under way, and the process that its monitor names may not be the one that goes on; or its poststart hooks have
 /// not run. In the background: nothing says how long that takes.
 pub(crate) async fn resume(node: Arc<Node>, sandbox: Arc<Sandbox>, container: Arc<Container>) {
-    let _operation = container.operation.lock().await;
+    let _operation = container.begin_operation().await;
     let (ContainerState::Created, Some(client)) = (container.state(), sandbox.monitor()) else { return };
     let owned = container.clone();
     let attempt = async {

@@ -101,7 +101,7 @@ fn send(container: &Container, pidfd: &OwnedFd, signal: i32) -> Result<(), Error
 /// hooks run. What it says changes nothing any more: it is logged, and what is left of it goes with the cgroup and
 /// the folder.
 pub(crate) async fn forget(container: &Arc<Container>) {
-    let _running = container.after.lock().await;
+    let _running = container.begin_after_end().await;
     let owned = container.clone();
     let planned = tokio::task::spawn_blocking(move || super::read_planned_start(&owned)).await;
     let Ok(Ok(StartContainer { external: Some(external), .. })) = planned else { return };
@@ -115,7 +115,7 @@ pub(crate) async fn forget(container: &Arc<Container>) {
 /// # Errors
 /// What could not be removed; the container stays listed then.
 pub(crate) async fn remove(node: &Arc<Node>, container: &Arc<Container>) -> Result<(), Error> {
-    let _operation = container.operation.lock().await;
+    let _operation = container.begin_operation().await;
     if node.store.container(&container.id).is_err() {
         // The same was asked for before, and is done by now: it is told once.
         return Ok(());

@@ -24,7 +24,7 @@ pub(crate) async fn update(
     container: Arc<Container>,
     wanted: LinuxContainerResources,
 ) -> Result<(), Error> {
-    let _operation = container.operation.lock().await;
+    let _operation = container.begin_operation().await;
     let old = container.record().linux_resources()?;
     let merged = merge(&old, &wanted);
     let limits = resources(&merged);

@@ -1,4 +1,4 @@
-//! The answer to Status: conditions, handlers and features. PURE. Called by `cri`.
+//! The answer to Status: conditions, handlers and features. Pure. Called by `cri`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

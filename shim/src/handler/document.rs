@@ -1,4 +1,4 @@
-//! A container's start in the OCI runtime specification's words: config.json, and the process of an exec. PURE.
+//! A container's start in the OCI runtime specification's words: config.json, and the process of an exec. Pure.
 //! Owns what each field becomes; never what it should be, which `spec` has decided. What is mounted stands ready
 //! below the bundle (`init::external`), limits are in the cgroup already: the program joins both. Called by
 //! `handler::plan`; `container::bundle` has the same words for hooks.

@@ -2,6 +2,8 @@
 //! forget a container. Owns how long it may take. Called by `sandbox::run` and the container operations; what makes
 //! containers is the monitor's child (`init::external`).
 
+#![expect(clippy::disallowed_methods, reason = "runs the OCI runtimes that a handler names")]
+
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -1,5 +1,5 @@
 //! Names, kinds and labels of the metrics that CRI gives: cAdvisor's, as containerd 2.3 serves them, and
-//! cAdvisor's for pressure. PURE. Used by `metrics`.
+//! cAdvisor's for pressure. Pure. Used by `metrics`.
 
 use gantry_proto::cri;
 use gantry_proto::cri::MetricType::{self, Counter, Gauge};

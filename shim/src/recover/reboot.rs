@@ -2,6 +2,11 @@
 //! Owns what is freed at once; records stay until the caller of CRI removes them. Called by
 //! `recover::run`.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "what an earlier boot left is collected once, and nobody waits for it"
+)]
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -45,7 +50,7 @@ pub(super) fn settle(node: &Arc<Node>) -> JoinSet<()> {
 /// path, and free what they hold outside of it.
 async fn release(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error> {
     // Stop and remove do the same.
-    let _operation = sandbox.operation.lock().await;
+    let _operation = sandbox.begin_operation().await;
     let Some(mut attached) = sandbox.record().network else { return Ok(()) };
     let path = attached.netns.clone();
     if gantry_cni::netns::open(&path).is_err() {
@@ -62,7 +67,7 @@ async fn release(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error> 
 /// An upper is never mounted twice (runtime-traps P5, 7.5).
 async fn collect(container: Arc<Container>) {
     // RemoveContainer deletes the same.
-    let _operation = container.operation.lock().await;
+    let _operation = container.begin_operation().await;
     let folder = container.folder.clone();
     let job = move || {
         for path in WRITTEN.map(|name| folder.join(name)) {

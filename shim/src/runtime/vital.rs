@@ -1,6 +1,11 @@
 //! A task that the runtime is nothing without. Owns how others learn that it has ended; does not know what it does.
 //! Called by `runtime`.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "this is where tasks without which the runtime is none are watched"
+)]
+
 use std::future::Future;
 
 use tokio::sync::watch;

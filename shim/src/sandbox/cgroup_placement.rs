@@ -1,4 +1,4 @@
-//! Where a sandbox's cgroups are, by driver and by what the caller asked for. PURE. Owns the two forms of
+//! Where a sandbox's cgroups are, by driver and by what the caller asked for. Pure. Owns the two forms of
 //! `cgroup_parent` and the refusal of the other driver's; never makes one. Called by `sandbox::run`.
 
 use gantry_systemd as systemd;

@@ -1,6 +1,8 @@
 //! Starting a pod's monitor, and finding it again. Owns the socket's name and the monitor's command
 //! line. Called by `sandbox::run` and recovery.
 
+#![expect(clippy::disallowed_methods, reason = "runs our own monitor, and waits for it to the end")]
+
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

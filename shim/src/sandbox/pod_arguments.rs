@@ -1,4 +1,4 @@
-//! What network plugins learn about a pod: `CNI_ARGS` and capability arguments, as containerd passes them. PURE.
+//! What network plugins learn about a pod: `CNI_ARGS` and capability arguments, as containerd passes them. Pure.
 //! Called by `sandbox::run`.
 
 use std::collections::BTreeMap;

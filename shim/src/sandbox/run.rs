@@ -72,7 +72,7 @@ pub(crate) async fn run(node: Arc<Node>, request: cri::RunPodSandboxRequest) -> 
     let sandbox = Arc::new(Sandbox::new(record, folder, SandboxState::Starting));
     node.store.add_sandbox(sandbox.clone());
     failpoint!("run.named");
-    let _operation = sandbox.operation.lock().await;
+    let _operation = sandbox.begin_operation().await;
     match create(&node, &sandbox, &spec).await {
         Ok(()) => {
             reservation.commit();

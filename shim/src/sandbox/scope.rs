@@ -2,6 +2,8 @@
 //! the seed that opens a scope (docs/adr/0023-own-d-bus.md); never decides where one is, never ends what somebody else
 //! has in a slice. Blocks. Called by `sandbox::run`, `sandbox::stop` and `sandbox::tidy_up`.
 
+#![expect(clippy::disallowed_methods, reason = "runs our own pause program")]
+
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

@@ -47,7 +47,7 @@ impl FirstError {
 /// # Errors
 /// What could not be stopped or freed; a retry goes on from there.
 pub(crate) async fn stop(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error> {
-    let _operation = sandbox.operation.lock().await;
+    let _operation = sandbox.begin_operation().await;
     teardown(node, sandbox).await
 }
 
@@ -56,7 +56,7 @@ pub(crate) async fn stop(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(),
 /// # Errors
 /// As `stop`; the sandbox stays listed then.
 pub(crate) async fn remove(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error> {
-    let _operation = sandbox.operation.lock().await;
+    let _operation = sandbox.begin_operation().await;
     teardown_and_forget(node, sandbox).await
 }
 

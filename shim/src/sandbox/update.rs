@@ -22,7 +22,7 @@ pub(crate) async fn update(
     overhead: LinuxContainerResources,
     wanted: LinuxContainerResources,
 ) -> Result<(), Error> {
-    let _operation = sandbox.operation.lock().await;
+    let _operation = sandbox.begin_operation().await;
     let record = sandbox.record();
     if sandbox.state() != SandboxState::Ready || !record.owns_cgroup_parent {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Classic BPF from a policy. PURE. The program is written from its end to its beginning, so that every
+//! Classic BPF from a policy. Pure. The program is written from its end to its beginning, so that every
 //! jump leads to what stands there already. Calls are found by binary search: a few comparisons each,
 //! and calls of one constant action are cached by the kernel anyway (5.11). Called by `seccomp`.
 

@@ -1,6 +1,6 @@
 //! A seccomp profile as JSON: the OCI runtime specification's format, and that of Docker and
 //! containers/common, which adds `archMap`, `includes` and `excludes`. Owns what a profile means for one
-//! container: a list of rules for each ABI. PURE but for
+//! container: a list of rules for each ABI. Pure but for
 //! the release of the running kernel. Called by `seccomp`.
 
 mod oci;

@@ -1,4 +1,4 @@
-//! System call numbers by name, for the ABIs that a process on this machine can use. PURE. Called by
+//! System call numbers by name, for the ABIs that a process on this machine can use. Pure. Called by
 //! `profile`.
 
 use std::collections::HashMap;

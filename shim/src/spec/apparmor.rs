@@ -1,4 +1,4 @@
-//! Which AppArmor profile a container gets. PURE. The rules and words are containerd's (sputil); whether the
+//! Which AppArmor profile a container gets. Pure. The rules and words are containerd's (sputil); whether the
 //! node has AppArmor comes in as an argument. Called by `container::create`.
 
 use gantry_proto::cri;

@@ -1,4 +1,4 @@
-//! A container's configuration, checked and merged with its image. PURE. Called by
+//! A container's configuration, checked and merged with its image. Pure. Called by
 //! `container::create`, which adds what only the node knows: paths, layers, accounts.
 
 use std::collections::{BTreeMap, HashMap};
@@ -230,16 +230,7 @@ impl CheckedContainer {
             tty: config.tty,
             stdin: config.stdin,
             stdin_once: config.stdin && config.stdin_once,
-            devices: config
-                .devices
-                .iter()
-                .map(|device| Device {
-                    host_path: device.host_path.clone(),
-                    container_path: device.container_path.clone(),
-                    permissions: device.permissions.clone(),
-                    ..Device::default()
-                })
-                .collect(),
+            devices: config.devices.iter().map(device).collect(),
             mounts: config.mounts.iter().map(|from| mount(from, users.as_ref())).collect::<Result<_, _>>()?,
             users,
             ..StartContainer::default()
@@ -430,6 +421,15 @@ pub(crate) fn signal(name: &str) -> Result<i32, Error> {
             .ok_or_else(unknown);
     }
     SIGNALS.iter().find(|(_, known)| *known == plain).map(|(number, _)| *number).ok_or_else(unknown)
+}
+
+fn device(asked: &cri::Device) -> Device {
+    Device {
+        host_path: asked.host_path.clone(),
+        container_path: asked.container_path.clone(),
+        permissions: asked.permissions.clone(),
+        ..Device::default()
+    }
 }
 
 #[cfg(test)]

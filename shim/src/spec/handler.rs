@@ -1,4 +1,4 @@
-//! Which runtime handler a request names. PURE. Owns the refusal of one that nobody has configured. Called by
+//! Which runtime handler a request names. Pure. Owns the refusal of one that nobody has configured. Called by
 //! `spec::container`, `sandbox::run` and the calls that name an image.
 
 use super::Error;

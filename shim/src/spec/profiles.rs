@@ -1,4 +1,4 @@
-//! The seccomp profile of a request. PURE. The rules are containerd's (sputil). Called by `spec::container` and `spec::sandbox`.
+//! The seccomp profile of a request. Pure. The rules are containerd's (sputil). Called by `spec::container` and `spec::sandbox`.
 
 use gantry_proto::cri;
 use gantry_proto::cri::security_profile::ProfileType;

@@ -1,4 +1,4 @@
-//! Changing and adding up resources of CRI. PURE. Called by `container::update` and the sandbox
+//! Changing and adding up resources of CRI. Pure. Called by `container::update` and the sandbox
 //! operations.
 
 use gantry_proto::cri::LinuxContainerResources;

@@ -1,4 +1,4 @@
-//! A pod's sandbox configuration, checked. PURE. Called by `sandbox::run`.
+//! A pod's sandbox configuration, checked. Pure. Called by `sandbox::run`.
 
 use std::collections::BTreeMap;
 

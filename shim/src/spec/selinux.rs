@@ -1,5 +1,5 @@
 //! SELinux labels: what a request asks for, what the node's policy has for containers, and the two labels that
-//! follow. PURE. The rules are those of opencontainers/selinux and containerd. Called by `selinux`, `sandbox::run`
+//! follow. Pure. The rules are those of opencontainers/selinux and containerd. Called by `selinux`, `sandbox::run`
 //! and `container::create`.
 
 use std::fmt;

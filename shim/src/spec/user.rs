@@ -1,5 +1,5 @@
 //! Who a container runs as, from the request, the image's User and the image's passwd and group
-//! files. PURE: the files' texts come in. The rules are containerd's (WithUser, WithAdditionalGIDs).
+//! files. Pure: the files' texts come in. The rules are containerd's (WithUser, WithAdditionalGIDs).
 
 use super::Error;
 

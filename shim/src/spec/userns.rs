@@ -1,5 +1,5 @@
 //! The user namespace of a pod, and the owners of what is mounted into its containers, as a request asks
-//! for them. PURE. Owns containerd's rules and words. Called by `spec::sandbox` and `spec::container`.
+//! for them. Pure. Owns containerd's rules and words. Called by `spec::sandbox` and `spec::container`.
 
 use gantry_proto::cri;
 use gantry_proto::monitor::{IdMapping, StartContainer, UserMapping};

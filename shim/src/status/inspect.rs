@@ -1,6 +1,6 @@
 //! What `crictl inspect` and `crictl inspectp` show beside the status: the `info` that scripts read for pids, namespaces
 //! and addresses, with containerd's names (ContainerInfo, SandboxInfo). Owns its form; what containerd has there of its
-//! own snapshots and of configs that are not kept is left out. PURE but for reading states. Called by `status`.
+//! own snapshots and of configs that are not kept is left out. Pure but for reading states. Called by `status`.
 
 use serde_json::{Value, json};
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use tokio::sync::watch;
+use tokio::sync::{Mutex, MutexGuard, watch};
 
 use super::event_order::{EventOrder, Kind};
 use super::persisted::{Persisted, Saving};
@@ -52,10 +52,8 @@ pub(crate) struct Container {
     pub sandbox_id: String,
     /// Folder of its record, its upper and its mount point.
     pub folder: PathBuf,
-    /// Held by whoever changes the container: start, stop, remove.
-    pub operation: tokio::sync::Mutex<()>,
-    /// Held by whoever does what is due after its end: its poststop hooks, and the word to its OCI runtime.
-    pub after: tokio::sync::Mutex<()>,
+    operation: Mutex<()>,
+    after: Mutex<()>,
     /// Spans of its making.
     pub spans: Recorder,
     /// CPU use per second.
@@ -78,8 +76,8 @@ impl Container {
             id: record.id.clone(),
             sandbox_id: record.sandbox_id.clone(),
             folder,
-            operation: tokio::sync::Mutex::new(()),
-            after: tokio::sync::Mutex::new(()),
+            operation: Mutex::new(()),
+            after: Mutex::new(()),
             spans: Recorder::default(),
             rate: Rate::default(),
             writable: Arc::default(),
@@ -92,6 +90,21 @@ impl Container {
             record: Persisted::new(record),
             state: watch::Sender::new(state),
         }
+    }
+
+    /// Held by whoever changes the container: start, stop, remove.
+    pub(crate) async fn begin_operation(&self) -> MutexGuard<'_, ()> {
+        self.operation.lock().await
+    }
+
+    /// Held by whoever does what is due after its end: its poststop hooks, and the word to its OCI runtime.
+    pub(crate) async fn begin_after_end(&self) -> MutexGuard<'_, ()> {
+        self.after.lock().await
+    }
+
+    /// The same, on a thread that may block.
+    pub(crate) fn begin_after_end_blocking(&self) -> MutexGuard<'_, ()> {
+        self.after.blocking_lock()
     }
 
     /// A copy of the record.

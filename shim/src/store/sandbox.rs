@@ -38,8 +38,7 @@ pub(crate) struct Sandbox {
     pub id: String,
     /// Folder of its record.
     pub folder: PathBuf,
-    /// Held by whoever changes the sandbox: stop, remove, add a container. Not while a container is being made.
-    pub operation: tokio::sync::Mutex<()>,
+    operation: tokio::sync::Mutex<()>,
     /// Looks at mount sources of its containers.
     pub sources: Arc<Semaphore>,
     /// Spans of its making.
@@ -73,6 +72,11 @@ impl Sandbox {
             state: watch::Sender::new(state),
             monitor: Mutex::new(None),
         }
+    }
+
+    /// Held by whoever changes the sandbox: stop, remove, add a container. Not while a container is being made.
+    pub(crate) async fn begin_operation(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.operation.lock().await
     }
 
     /// A copy of the record.

@@ -1,6 +1,8 @@
 //! Remote commands on their two transports: SPDY streams named by a header, WebSocket channels by
 //! number. Owns the mapping to a `Session`. Called by `streaming::http` after the upgrade.
 
+#![expect(clippy::disallowed_methods, reason = "the directions of a stream end with it")]
+
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 

@@ -1,6 +1,8 @@
 //! Port forwarding: a stream pair of the client for each connection to a port inside the pod. Owns the
 //! pairing, and the copying between client and pod. Called by `streaming::http` after the upgrade.
 
+#![expect(clippy::disallowed_methods, reason = "a forwarded connection ends with either end")]
+
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

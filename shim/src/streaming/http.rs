@@ -2,6 +2,8 @@
 //! answers what is wrong with a request in upstream's codes and headers. Started by
 //! `streaming::Server`.
 
+#![expect(clippy::disallowed_methods, reason = "a connection is one task, which pending_connections may end")]
+
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -2,6 +2,8 @@
 //! Owns the pumps; knows no wire format. Fed by `ws::channels` and `streaming::command`, started by
 //! `streaming::http`.
 
+#![expect(clippy::disallowed_methods, reason = "the pumps of a session end with its streams")]
+
 use std::io;
 use std::sync::Arc;
 

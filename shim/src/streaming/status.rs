@@ -1,5 +1,5 @@
 //! How a command ended, for the error channel: metav1.Status as JSON for clients of version 4 and 5, a
-//! sentence for older ones. Owns the wording, which is upstream's. PURE. Used by `streaming::session`.
+//! sentence for older ones. Owns the wording, which is upstream's. Pure. Used by `streaming::session`.
 
 use serde::Serialize;
 

@@ -38,7 +38,6 @@ pub fn new_key() -> io::Result<String> {
 
 /// Frame types (RFC 6455 §5.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "named as in the RFC")]
 pub enum Opcode {
     Continuation,
     Text,
@@ -79,7 +78,6 @@ impl Opcode {
 
 /// The other side does not speak WebSocket, or not within our limits.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the messages say it")]
 pub enum Error {
     #[error("reserved bits are set: no extension was agreed on")]
     Reserved,

@@ -1,6 +1,10 @@
 //! Safe wrappers of the system calls that rustix lacks. Owns all `unsafe` of the project;
 //! never decides anything. Called by the monitor, the child it clones, pause, the unpacker and the runtime.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests run programs, spawn tasks and write files")
+)]
 #![allow(unsafe_code, reason = "the one place for it; every block has its SAFETY")]
 
 pub mod allow;

@@ -10,6 +10,8 @@
 //! | system calls | read, write, memory | those and files; no exec, no process, no socket, no mount |
 //! | memory, time, file size | limited | limited |
 
+#![expect(clippy::disallowed_methods, reason = "a file of the kernel's")]
+
 use std::io;
 use std::path::Path;
 

@@ -2,6 +2,8 @@
 //! `inflate` and `messages`. Owns the checks; never the bytes. Called by the targets in `fuzz/`, and by the
 //! tests here with the corpus that is kept.
 
+#![expect(clippy::disallowed_methods, reason = "what a fuzzer is fed with")]
+
 #[cfg(test)]
 mod seeds;
 #[cfg(test)]

@@ -2,6 +2,11 @@
 //! `gantry-unpack` in confinement (ADR 0013): no async runtime, no TLS, no HTTP. Used by `gantry-image`, which reads
 //! its reports and builds fix-up layers with `Tree`. Crate map in ARCHITECTURE.md.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests run programs, spawn tasks and write files")
+)]
+
 mod confine;
 mod error;
 #[cfg(any(test, fuzzing))]

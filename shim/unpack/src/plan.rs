@@ -1,4 +1,4 @@
-//! What a tar entry asks for, checked. PURE: no file system. Called by `unpack`.
+//! What a tar entry asks for, checked. Pure: no file system. Called by `unpack`.
 
 use crate::error::UnpackError;
 use crate::tarball::{Entry, Kind, shown};

@@ -1,4 +1,4 @@
-//! Answers and signals from bytes. PURE. What comes is checked: lengths, kinds, text. Called by `bus`.
+//! Answers and signals from bytes. Pure. What comes is checked: lengths, kinds, text. Called by `bus`.
 
 use super::{ERROR_NAME, INTERFACE, MEMBER, REPLY_SERIAL, SIGNATURE};
 

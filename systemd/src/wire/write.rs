@@ -1,4 +1,4 @@
-//! Method calls as bytes. PURE. Called by `bus`.
+//! Method calls as bytes. Pure. Called by `bus`.
 
 use super::{DESTINATION, INTERFACE, MEMBER, METHOD_CALL, PATH, Property, SIGNATURE, Value};
 

@@ -1,6 +1,8 @@
 //! The way from a kubeconfig, or from one that may only ask for a certificate, to clients. Owns the
 //! order of that; never a request beyond the certificate's. Called by the wiring.
 
+#![expect(clippy::disallowed_methods, reason = "the tasks that keep credentials live as long as the kubelet")]
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +52,6 @@ pub struct Identity {
 
 /// Why there is none.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is one step and its cause")]
 pub enum Error {
     #[error("invalid kubeconfig")]
     Kubeconfig(#[source] kubeconfig::Error),

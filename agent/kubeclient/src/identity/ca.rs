@@ -1,6 +1,8 @@
 //! Certificates of authorities in a file that may change. Owns the looking; never what is trusted
 //! for what. Called by the server of the kubelet's own API and by clients.
 
+#![expect(clippy::disallowed_methods, reason = "the task that follows the file lives as long as the kubelet")]
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +17,6 @@ pub const EVERY: Duration = Duration::from_secs(10);
 
 /// What is wrong with a bundle.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is one operation, its path and its cause")]
 pub enum Error {
     #[error("read {}", path.display())]
     Read {

@@ -71,7 +71,6 @@ pub struct Limits {
 
 /// Why there is no way.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is one step and its cause")]
 pub enum Error {
     #[error("whom to trust")]
     Trust(#[from] trust::Error),

@@ -63,7 +63,6 @@ pub const NODES: &str = "system:nodes";
 
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is one step and its cause")]
 pub enum Error {
     #[error("unable to generate a new private key")]
     Key(#[source] rcgen::Error),

@@ -51,7 +51,6 @@ pub struct User {
 
 /// Where a client certificate is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names say it")]
 pub enum Certificate {
     Files { certificate: PathBuf, key: PathBuf },
     Data { certificate: Vec<u8>, key: Vec<u8> },
@@ -77,7 +76,6 @@ impl std::fmt::Debug for Authorization {
 
 /// Why a file is of no use.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is one defect of the file that is told beside it")]
 pub enum Error {
     #[error("read {}", path.display())]
     Read {

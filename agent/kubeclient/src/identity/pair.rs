@@ -21,7 +21,6 @@ pub struct Pair {
 
 /// What a certificate says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names are those of X.509")]
 pub struct Leaf {
     pub not_before: Timestamp,
     pub not_after: Timestamp,
@@ -33,7 +32,6 @@ pub struct Leaf {
 
 /// Why PEM text is no certificate with its key.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is one part of the text")]
 pub enum Error {
     #[error("no certificate in it")]
     NoCertificate,

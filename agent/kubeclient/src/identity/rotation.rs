@@ -307,7 +307,6 @@ pub(super) fn kept_key(path: &std::path::Path) -> Result<rcgen::KeyPair, Error> 
 
 /// Why there is no new certificate.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is one step and its cause")]
 pub enum Error {
     #[error("a client to request certificates")]
     Client(#[source] super::client::Error),

@@ -1,6 +1,11 @@
 //! The certificate of the kubelet's own API: from files, by request, or made here. Owns which of
 //! the three; never who connects. Called by the wiring, for the server.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the tasks that renew the certificate live as long as the kubelet"
+)]
+
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -68,7 +73,6 @@ pub struct Serving {
 
 /// Why there is none.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is one step and its cause")]
 pub enum Error {
     #[error("serving certificate")]
     Store(#[from] store::Error),

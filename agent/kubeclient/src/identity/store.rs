@@ -23,7 +23,6 @@ pub struct Store {
 
 /// What failed, on which path.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is one operation, its path and its cause")]
 pub enum Error {
     #[error("{what} {}", path.display())]
     Io {

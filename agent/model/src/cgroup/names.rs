@@ -1,4 +1,4 @@
-//! Where cgroups of pods are, by driver: plain folders, or slices as the kubelet names them for systemd. PURE.
+//! Where cgroups of pods are, by driver: plain folders, or slices as the kubelet names them for systemd. Pure.
 //! Owns the names; never looks for one. Called by `cgroups::tree` and by the statistics.
 
 use std::path::Path;

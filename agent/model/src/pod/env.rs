@@ -1,5 +1,5 @@
 //! A container's environment as written: values that are known only when it is created stay
-//! references. Owns the types; never looks anything up (that is `pod::configure`).
+//! references. Owns the types; never looks anything up (that is `pod::configure`). Pure.
 
 /// One entry of `env`, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]

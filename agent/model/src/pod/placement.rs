@@ -1,5 +1,5 @@
 //! What a pod asks of the node it is on. Owns the types; never compares them with a node (that is
-//! `admission`).
+//! `admission`). Pure.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,6 @@ pub struct Match {
 
 /// As in NodeSelectorRequirement.operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "named as the API's values")]
 pub enum Operator {
     In,
     NotIn,

@@ -1,5 +1,5 @@
 //! Probes and lifecycle hooks as written. Owns the types; never runs one (that is
-//! `probe`).
+//! `probe`). Pure.
 
 use std::time::Duration;
 

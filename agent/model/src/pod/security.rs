@@ -1,5 +1,5 @@
 //! Security contexts as written, the pod's and the container's. Owns the types; never resolves
-//! a user (the runtime does).
+//! a user (the runtime does). Pure.
 
 /// A container's security context, the pod's defaults filled in.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -43,7 +43,6 @@ pub enum AppArmor {
 
 /// As in SELinuxOptions; parts may be empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "named as the API's fields")]
 pub struct SeLinux {
     pub user: String,
     pub role: String,

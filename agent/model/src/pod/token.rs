@@ -1,5 +1,5 @@
 //! Which token of a service account. Owns the type; never asks for one. Made of a volume or of a pull, asked of
-//! `api`.
+//! `api`. Pure.
 
 use super::PodUid;
 

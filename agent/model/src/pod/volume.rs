@@ -1,5 +1,5 @@
 //! Volumes and their mounts as written. Owns the types; never touches a file (that is
-//! `volumes`).
+//! `volumes`). Pure.
 
 use super::env::ResourceRef;
 use super::token::TokenOf;
@@ -91,7 +91,6 @@ pub enum VolumeSource {
 
 /// As in HostPathVolumeSource.type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "named as the API's values")]
 pub enum HostPathType {
     Unset,
     DirectoryOrCreate,
@@ -232,7 +231,6 @@ pub enum SubPath {
 
 /// As in VolumeMount.recursiveReadOnly.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "named as the API's values")]
 pub enum RecursiveReadOnly {
     #[default]
     Disabled,
@@ -242,7 +240,6 @@ pub enum RecursiveReadOnly {
 
 /// As in VolumeMount.mountPropagation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "named as the API's values")]
 pub enum Propagation {
     #[default]
     None,

@@ -13,7 +13,6 @@ use super::machine::Machine;
 /// v2:                  Bytes, Serviced; with iocost, Usage, Wait, Indebt, Indelay, too
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each is one file or one word of the kernel's")]
 pub enum Table {
     Bytes,
     Serviced,

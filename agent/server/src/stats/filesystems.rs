@@ -27,7 +27,6 @@ pub struct FileSystem {
 
 /// A line of `/proc/diskstats`; times in milliseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each is one number of the kernel's")]
 pub struct Done {
     pub reads: u64,
     pub reads_merged: u64,

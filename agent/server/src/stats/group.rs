@@ -6,7 +6,6 @@ use super::machine::{Machine, NO_LIMIT, USER_HZ, field};
 
 /// One cgroup; what its kernel does not say is missing.
 #[derive(Debug, Clone, Default, PartialEq)]
-#[expect(missing_docs, reason = "each is one number of the kernel's")]
 pub struct Detail {
     pub user_seconds: Option<f64>,
     pub system_seconds: Option<f64>,

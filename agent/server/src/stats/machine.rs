@@ -24,7 +24,6 @@ const DEFAULT_INTERFACE: &str = "eth0";
 
 /// What could not be read.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is one file and its cause")]
 pub enum Error {
     #[error("read {}", path.display())]
     Read {

@@ -21,7 +21,6 @@ macro_rules! stats {
             $(#[$doc])*
             #[derive(Debug, Clone, Default, PartialEq, Serialize)]
             #[serde(rename_all = "camelCase")]
-            #[expect(missing_docs, reason = "named as upstream names them")]
             pub struct $name { $($(#[$attribute])* pub $field: $type,)* }
         )*
     };

@@ -1,6 +1,8 @@
 //! Copies of single objects: each is followed by one task for as long as it is kept. Owns the tasks;
 //! never decides what is kept. Called by [`super`].
 
+#![expect(clippy::disallowed_methods, reason = "the watch is aborted with its last pod")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;

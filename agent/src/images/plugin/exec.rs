@@ -2,6 +2,11 @@
 //! wire's format, the deadline and the words of failures; never keeps what it was told. Called by
 //! [`super`].
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "runs the credential plugins that the node's configuration names"
+)]
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};

@@ -36,7 +36,7 @@ fn all_restarting(view: &View<'_>, phase: Phase) -> Condition {
     match phase {
         Phase::Succeeded => because(kind, false, "PodCompleted", String::new()),
         Phase::Failed => because(kind, false, "PodFailed", String::new()),
-        Phase::Pending | Phase::Running if view.history.resetting => {
+        Phase::Pending | Phase::Running if view.history.stage.is_restarting_all() => {
             let message = "container exited with restart policy rule".to_owned();
             because(kind, true, "RestartAllContainersStarted", message)
         }
@@ -72,7 +72,7 @@ fn initialized_condition(
     };
     let incomplete = names(init.iter().filter(|status| !done(status)));
     // While all containers are started anew it stays what it was.
-    if incomplete.is_empty() || (view.history.resets > 0 && view.history.started) {
+    if incomplete.is_empty() || (view.history.attempts.resets > 0 && view.history.stage.has_started()) {
         return plain(kind, true);
     }
     let message = format!("containers with incomplete status: [{}]", incomplete.join(" "));

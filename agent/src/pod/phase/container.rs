@@ -30,9 +30,9 @@ pub(super) struct View<'a> {
 impl View<'_> {
     pub(super) fn container(&self, container: &Container) -> ContainerStatus {
         let name = &container.name;
-        let newest = self.observed.newest(name).or_else(|| self.history.last.get(name));
+        let newest = self.observed.newest(name).or_else(|| self.history.containers.last.get(name));
         let mut state = newest.map_or_else(|| self.absent_state(container), |instance| self.plain(instance));
-        let api = self.history.api.containers.get(name);
+        let api = self.history.api.last.containers.get(name);
         let before = newest.and_then(|n| self.before(n));
         let mut last_exit = before.and_then(|n| self.exit(n)).or_else(|| self.exit_before(container, newest));
         let mut last_id = before.map(|n| n.id.clone()).unwrap_or_default();
@@ -49,7 +49,7 @@ impl View<'_> {
         let id = newest.map(|n| n.id.clone()).or_else(|| ended_before.map(|api| api.id.clone()));
         let id = id.unwrap_or_default();
         let started = matches!(state, ContainerState::Running { .. })
-            && self.history.hooks.is_done(&id)
+            && self.history.containers.hooks.is_done(&id)
             && self.history.probing.is_started(container, &id);
         let ready = match container.role {
             Role::Init => matches!(&state, ContainerState::Terminated(exit) if exit.initialized()),
@@ -79,7 +79,7 @@ impl View<'_> {
 
     /// Never falls: what the runtime has forgotten the API may remember (trap 8).
     fn restart_count(&self, container: &Container, newest: Option<&Instance>) -> u32 {
-        let api = self.history.api.containers.get(&container.name).map_or(0, |api| api.restart_count);
+        let api = self.history.api.last.containers.get(&container.name).map_or(0, |api| api.restart_count);
         match newest {
             Some(instance) => instance.attempt.max(api),
             // It ran, and is nowhere to be found: that counts as a restart, unless the pod ends.
@@ -89,18 +89,18 @@ impl View<'_> {
 
     /// The API says that it runs, and the runtime does not know it.
     fn has_vanished(&self, container: &Container) -> bool {
-        let api = self.history.api.containers.get(&container.name);
+        let api = self.history.api.last.containers.get(&container.name);
         let ran = api.is_some_and(|api| matches!(api.state, ContainerState::Running { .. }));
         ran && !self.observed.containers.iter().any(|c| c.name == container.name)
-            && !self.history.last.contains_key(&container.name)
+            && !self.history.containers.last.contains_key(&container.name)
     }
 
     /// How the attempt before the newest ended, of which the runtime has no record any more.
     fn exit_before(&self, container: &Container, newest: Option<&Instance>) -> Option<Exit> {
-        if let Some(exit) = self.history.removed.get(&container.name) {
+        if let Some(exit) = self.history.containers.removed.get(&container.name) {
             return Some(exit.clone());
         }
-        let api = self.history.api.containers.get(&container.name)?;
+        let api = self.history.api.last.containers.get(&container.name)?;
         match (&api.state, newest) {
             (ContainerState::Terminated(exit), Some(newest)) if newest.id != api.id => Some(exit.clone()),
             (ContainerState::Running { .. }, None) if api.last_exit.is_none() && self.has_vanished(container) => {
@@ -115,11 +115,11 @@ impl View<'_> {
 
     /// Of a container that has no record.
     fn absent_state(&self, container: &Container) -> ContainerState {
-        if self.history.resetting && container.role != Role::Ephemeral {
+        if self.history.stage.is_restarting_all() && container.role != Role::Ephemeral {
             let reason = RESTARTING_ALL.to_owned();
             return ContainerState::Waiting { reason, message: REMOVED.to_owned() };
         }
-        let api = self.history.api.containers.get(&container.name);
+        let api = self.history.api.last.containers.get(&container.name);
         if let Some(ContainerState::Terminated(exit)) = api.map(|api| &api.state)
             && (!self.going_on || !starts_again(container, exit))
         {
@@ -137,7 +137,7 @@ impl View<'_> {
     pub(super) fn has_begun(&self) -> bool {
         let Some(sandbox) = self.observed.newest_sandbox() else { return false };
         let regular = |name: &String| self.pod.containers.iter().any(|c| c.name == *name);
-        let mut here = self.observed.containers.iter().chain(self.history.last.values());
+        let mut here = self.observed.containers.iter().chain(self.history.containers.last.values());
         here.any(|c| c.sandbox == sandbox.id && regular(&c.name))
     }
 
@@ -151,7 +151,9 @@ impl View<'_> {
         match &instance.state {
             InstanceState::Created => self.creating(),
             // Running is told once its hook is done, as upstream.
-            InstanceState::Running { .. } if self.history.hooks.is_pending(&instance.id) => self.creating(),
+            InstanceState::Running { .. } if self.history.containers.hooks.is_pending(&instance.id) => {
+                self.creating()
+            }
             InstanceState::Running { started_at } => ContainerState::Running { started_at: *started_at },
             InstanceState::Exited(_) | InstanceState::Unknown => {
                 ContainerState::Terminated(self.exit(instance).unwrap_or_else(unknown))
@@ -162,7 +164,8 @@ impl View<'_> {
     /// With what it left to say.
     fn exit(&self, instance: &Instance) -> Option<Exit> {
         let mut exit = instance.exit()?.clone();
-        if let Some(words) = self.history.words.get(&instance.id).filter(|words| !words.is_empty()) {
+        if let Some(words) = self.history.containers.words.get(&instance.id).filter(|words| !words.is_empty())
+        {
             let colon = if exit.message.is_empty() { "" } else { ": " };
             exit.message = format!("{}{colon}{words}", exit.message);
         }
@@ -179,7 +182,7 @@ impl View<'_> {
         if !to_start || !self.is_turn(container) {
             return None;
         }
-        let trouble = self.history.troubles.get(&container.name);
+        let trouble = self.history.containers.troubles.get(&container.name);
         let fresh = trouble.is_some_and(|(_, since)| self.now < *since + FRESH);
         let crashed =
             matches!(plain, ContainerState::Terminated(_)).then(|| self.crash_loop(container)).flatten();
@@ -202,12 +205,14 @@ impl View<'_> {
     }
 
     fn is_made_anew(&self, container: &Container) -> bool {
-        self.observed.newest(&container.name).is_some_and(|newest| self.history.makes_anew(&newest.id))
+        self.observed
+            .newest(&container.name)
+            .is_some_and(|newest| self.history.containers.makes_anew(&newest.id))
     }
 
     fn has_failed_hook(&self, container: &Container) -> bool {
         let newest = self.observed.newest(&container.name);
-        newest.is_some_and(|instance| self.history.hooks.is_failed(&instance.id))
+        newest.is_some_and(|instance| self.history.containers.hooks.is_failed(&instance.id))
     }
 
     /// A regular container's image may be fetched ahead; what goes wrong with it is told when it is
@@ -222,7 +227,7 @@ impl View<'_> {
             newest.is_some_and(|instance| match container.role {
                 Role::Sidecar => {
                     matches!(instance.state, InstanceState::Running { .. })
-                        && self.history.hooks.is_done(&instance.id)
+                        && self.history.containers.hooks.is_done(&instance.id)
                         && self.history.probing.is_started(container, &instance.id)
                 }
                 Role::Init | Role::Regular | Role::Ephemeral => {
@@ -235,7 +240,7 @@ impl View<'_> {
     fn trouble(&self, container: &Container, trouble: &WaitReason, fresh: bool) -> ContainerState {
         let key = pull_key(self.pod, container);
         let backing_off =
-            self.going_on && !fresh && self.history.pull.blocked_until(&key, self.now).is_some();
+            self.going_on && !fresh && self.history.backoffs.pull.blocked_until(&key, self.now).is_some();
         if trouble.is_of_pull() && backing_off {
             return ContainerState::Waiting {
                 reason: "ImagePullBackOff".to_owned(),
@@ -252,15 +257,15 @@ impl View<'_> {
 
     fn crash_loop(&self, container: &Container) -> Option<ContainerState> {
         let newest = self.observed.newest(&container.name)?;
-        let seen = self.history.exits.get(&newest.id)?;
+        let seen = self.history.containers.exits.get(&newest.id)?;
         let key = crash_key(self.pod, container);
         let busy = self.history.flights.contains_key(&Op::Container(container.name.clone()));
-        self.history.crash.blocked_since_event(&key, *seen, self.now).filter(|_| !busy)?;
+        self.history.backoffs.crash.blocked_since_event(&key, *seen, self.now).filter(|_| !busy)?;
         Some(ContainerState::Waiting {
             reason: "CrashLoopBackOff".to_owned(),
             message: format!(
                 "back-off {} restarting failed container={} pod={}",
-                go_duration(self.history.crash.delay(&key)),
+                go_duration(self.history.backoffs.crash.delay(&key)),
                 container.name,
                 self.pod.formatted()
             ),

@@ -10,7 +10,6 @@ use crate::runtime::Image;
 
 /// One effect to carry out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each variant is one effect, each field an argument of it")]
 pub enum Action {
     /// `runs`: it has a sandbox that serves, so it was given them before.
     AllocateDevices {
@@ -109,7 +108,6 @@ pub struct SandboxRef {
 
 /// What an action is about: of one `Op` at most one is under way.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-#[expect(missing_docs, reason = "named as the actions")]
 pub enum Op {
     Devices,
     Cgroup,

@@ -41,8 +41,8 @@ pub(super) fn bring_up(
         Next::Another { .. } if is_lost(facts, container) => return,
         Next::Another { ended } => ended,
     };
-    let attempt = facts.history.next_attempt(name);
-    let image = match facts.history.images.get(name) {
+    let attempt = facts.history.attempts.next(name);
+    let image = match facts.history.containers.images.get(name) {
         Some((for_attempt, image)) if *for_attempt == attempt => image.clone(),
         _ => return ensure_image(facts, draft, container, attempt),
     };
@@ -57,8 +57,9 @@ pub(super) fn bring_up(
 /// else.
 pub(super) fn fetch_ahead(facts: PlanInputs<'_>, draft: &mut Draft, container: &Container) {
     let name = &container.name;
-    let attempt = facts.history.next_attempt(name);
-    let there = facts.history.images.get(name).is_some_and(|(for_attempt, _)| *for_attempt == attempt);
+    let attempt = facts.history.attempts.next(name);
+    let there =
+        facts.history.containers.images.get(name).is_some_and(|(for_attempt, _)| *for_attempt == attempt);
     let busy = facts.history.flights.contains_key(&Op::Container(name.clone()));
     // One that has run before waits for its turn: it may have ended for good.
     if !there && !busy && facts.record(container).is_none() {
@@ -79,7 +80,7 @@ pub(super) fn holds_the_next(facts: PlanInputs<'_>, draft: &Draft, container: &C
     container.lifecycle.post_start.is_some()
         && (facts.history.flights.keys().any(is_its)
             || draft.actions.iter().any(|action| is_its(&action.op()))
-            || newest.is_some_and(|id| facts.history.hooks.is_pending(id)))
+            || newest.is_some_and(|id| facts.history.containers.hooks.is_pending(id)))
 }
 
 /// The record that counts: one of another sandbox says nothing about an init container.
@@ -113,9 +114,9 @@ fn next(facts: PlanInputs<'_>, draft: &mut Draft, container: &Container, place: 
             Next::Nothing
         }
         InstanceState::Exited(_) | InstanceState::Unknown => {
-            let seen = facts.history.exits.get(&instance.id).copied().unwrap_or(facts.now);
+            let seen = facts.history.containers.exits.get(&instance.id).copied().unwrap_or(facts.now);
             let key = crash_key(facts.pod, container);
-            match facts.history.crash.blocked_since_event(&key, seen, facts.now) {
+            match facts.history.backoffs.crash.blocked_since_event(&key, seen, facts.now) {
                 Some(until) => {
                     draft.wake_at(until);
                     draft.waits.push(Wait { container: container.name.clone(), image: false, until });
@@ -135,7 +136,7 @@ fn is_lost(facts: PlanInputs<'_>, container: &Container) -> bool {
 
 /// Whether one that has ended so is started again.
 fn again(facts: PlanInputs<'_>, container: &Container, instance: &Instance) -> bool {
-    if facts.history.makes_anew(&instance.id) {
+    if facts.history.containers.makes_anew(&instance.id) {
         return true;
     }
     let code = match &instance.state {
@@ -157,7 +158,7 @@ fn post_start(facts: PlanInputs<'_>, draft: &mut Draft, container: &Container) {
         .observed
         .newest(&container.name)
         .filter(|instance| matches!(instance.state, InstanceState::Running { .. }))
-        .filter(|instance| facts.history.hooks.is_pending(&instance.id));
+        .filter(|instance| facts.history.containers.hooks.is_pending(&instance.id));
     if let Some(instance) = running {
         let (container, id) = (container.name.clone(), instance.id.clone());
         draft.act(facts, Action::PostStart { container, id, address: super::address(facts) });
@@ -175,10 +176,10 @@ fn ensure_image(facts: PlanInputs<'_>, draft: &mut Draft, container: &Container,
     if under_way || begins {
         return;
     }
-    match facts.history.pull.blocked_until(&pull_key(facts.pod, container), facts.now) {
+    match facts.history.backoffs.pull.blocked_until(&pull_key(facts.pod, container), facts.now) {
         Some(until) => {
             draft.wake_at(until);
-            if facts.history.troubles.contains_key(&container.name) {
+            if facts.history.containers.troubles.contains_key(&container.name) {
                 draft.waits.push(Wait { container: container.name.clone(), image: true, until });
             }
         }

@@ -28,7 +28,7 @@ pub const UNKNOWN_CODE: i32 = 137;
 /// `resets`: all its containers are being started anew.
 pub(super) fn decide(facts: PlanInputs<'_>, resets: bool, draft: &mut Draft) -> Option<Ended> {
     if let Some(limit) = facts.pod.active_deadline {
-        let left = limit.saturating_sub(facts.history.active(facts.now));
+        let left = limit.saturating_sub(facts.history.active.until(facts.now));
         if left.is_zero() {
             return Some(Ended::DeadlineExceeded);
         }
@@ -50,7 +50,12 @@ fn is_finished(facts: PlanInputs<'_>) -> bool {
 fn is_done(facts: PlanInputs<'_>, container: &Container, lost: bool) -> bool {
     let busy = facts.history.flights.contains_key(&Op::Container(container.name.clone()));
     !busy
-        && !facts.history.last.get(&container.name).is_some_and(|last| facts.history.makes_anew(&last.id))
+        && !facts
+            .history
+            .containers
+            .last
+            .get(&container.name)
+            .is_some_and(|last| facts.history.containers.makes_anew(&last.id))
         && match facts.record(container).map(|instance| &instance.state) {
             Some(InstanceState::Exited(exit)) => !starts_again(container, exit.code),
             Some(InstanceState::Unknown) => !starts_again(container, UNKNOWN_CODE),
@@ -63,10 +68,10 @@ fn is_done(facts: PlanInputs<'_>, container: &Container, lost: bool) -> bool {
 /// Whether the API knows how it ended, or that it ran, and nobody else knows of it any more: what is
 /// to run once is not run again.
 fn forgotten(facts: PlanInputs<'_>, container: &Container) -> bool {
-    if facts.history.last.contains_key(&container.name) {
+    if facts.history.containers.last.contains_key(&container.name) {
         return false;
     }
-    match facts.history.api.containers.get(&container.name).map(|api| &api.state) {
+    match facts.history.api.last.containers.get(&container.name).map(|api| &api.state) {
         Some(ContainerState::Terminated(exit)) => !starts_again(container, exit.code),
         Some(ContainerState::Running { .. }) => !starts_again(container, UNKNOWN_CODE),
         Some(ContainerState::Waiting { .. }) | None => false,
@@ -79,7 +84,7 @@ fn sandbox_lost(facts: PlanInputs<'_>) -> bool {
     facts.pod.restart_policy == RestartPolicy::Never
         && facts.observed.sandboxes.iter().all(|s| !s.serves(facts.pod.namespaces.host_network))
         && !facts.observed.sandboxes.is_empty()
-        && facts.pod.all_containers().any(|c| facts.history.was_created(&c.name))
+        && facts.pod.all_containers().any(|c| facts.history.attempts.was_created(&c.name))
 }
 
 /// An init container that failed and is not tried again takes the pod along.

@@ -17,7 +17,7 @@ pub(super) fn plan(facts: PlanInputs<'_>, draft: &mut Draft, life: Life) {
     for container in facts.pod.all_containers() {
         let Some(instance) = facts.observed.newest(&container.name) else { continue };
         let runs = matches!(instance.state, InstanceState::Running { .. });
-        if !runs || !facts.history.hooks.is_done(&instance.id) {
+        if !runs || !facts.history.containers.hooks.is_done(&instance.id) {
             continue;
         }
         for kind in kinds {
@@ -46,12 +46,12 @@ pub(super) fn remember(facts: PlanInputs<'_>, draft: &mut Draft) {
         Some((instance.id.clone(), facts.history.probing.mark(container, &instance.id)?))
     });
     let marks: Marks = running.collect();
-    if marks != facts.history.remembered {
+    if marks != facts.history.checkpoint.remembered {
         draft.act(facts, Action::Remember { marks });
     }
 }
 
 /// Whether the pod's last checkpoint is written: it must not outlive the pod.
 pub(in crate::pod) fn is_forgotten(facts: PlanInputs<'_>) -> bool {
-    facts.history.remembered.is_empty()
+    facts.history.checkpoint.remembered.is_empty()
 }

@@ -31,7 +31,8 @@ pub(in crate::pod) fn may(pod: &Pod) -> bool {
 /// Whether it is going on.
 pub(super) fn due(facts: PlanInputs<'_>) -> bool {
     may(facts.pod)
-        && (facts.history.resetting || facts.observed.containers.iter().any(|i| is_source(facts, i)))
+        && (facts.history.stage.is_restarting_all()
+            || facts.observed.containers.iter().any(|i| is_source(facts, i)))
 }
 
 /// Whether this is why: it has ended, and its rule says so.

@@ -16,7 +16,7 @@ pub(super) fn current(facts: PlanInputs<'_>) -> Option<&Sandbox> {
 /// The next one.
 pub(super) fn run(facts: PlanInputs<'_>, parent: &str) -> Action {
     Action::RunSandbox {
-        attempt: facts.history.next_sandbox_attempt(),
+        attempt: facts.history.attempts.next_sandbox(),
         cgroup_parent: parent.to_owned(),
         replaces: !facts.observed.sandboxes.is_empty(),
     }
@@ -28,13 +28,13 @@ pub(super) fn stop_leftovers(facts: PlanInputs<'_>, draft: &mut Draft, current: 
     let mut any = false;
     for sandbox in &facts.observed.sandboxes {
         let is_current = current.is_some_and(|c| c.id == sandbox.id);
-        if is_current || (!sandbox.ready && facts.history.stopped_sandboxes.contains(&sandbox.id)) {
+        if is_current || (!sandbox.ready && facts.history.sandboxes.stopped.contains(&sandbox.id)) {
             continue;
         }
         any = true;
         let running =
             |c: &&Instance| c.sandbox == sandbox.id && matches!(c.state, InstanceState::Running { .. });
-        let deadline = facts.history.lost_at(&sandbox.id, facts.now) + facts.pod.grace;
+        let deadline = facts.history.sandboxes.lost_at(&sandbox.id, facts.now) + facts.pod.grace;
         let mut quiet = true;
         for instance in facts.observed.containers.iter().filter(running) {
             quiet = false;
@@ -66,14 +66,15 @@ pub(super) fn remove_old(facts: PlanInputs<'_>, draft: &mut Draft, current: Opti
             InstanceState::Unknown => stop::lost(facts, draft, instance),
         };
         // What it had to say is read first.
-        if useless && (instance.exit().is_none() || facts.history.words.contains_key(&instance.id)) {
+        if useless && (instance.exit().is_none() || facts.history.containers.words.contains_key(&instance.id))
+        {
             draft.act(facts, Action::RemoveContainer { id: instance.id.clone() });
         }
     }
     let newest = facts.observed.newest_sandbox();
     for sandbox in &facts.observed.sandboxes {
         let empty = facts.observed.containers.iter().all(|c| c.sandbox != sandbox.id);
-        let stopped = !sandbox.ready && facts.history.stopped_sandboxes.contains(&sandbox.id);
+        let stopped = !sandbox.ready && facts.history.sandboxes.stopped.contains(&sandbox.id);
         if stopped && empty && newest.is_some_and(|n| n.id != sandbox.id) {
             draft.act(facts, Action::RemoveSandbox { id: sandbox.id.clone() });
         }

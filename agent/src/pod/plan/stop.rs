@@ -30,12 +30,12 @@ pub(in crate::pod) fn one(facts: PlanInputs<'_>, draft: &mut Draft, instance: &I
     let Order { deadline, why, turn } = order;
     let (container, id) = (instance.name.clone(), instance.id.clone());
     let spec = facts.pod.container(&container);
-    let untold = !facts.history.killing.contains(&id);
+    let untold = !facts.history.containers.killing.contains(&id);
     let why = untold.then(|| why.unwrap_or_else(|| format!("Stopping container {container}")));
     let in_time = facts.now < deadline;
     if in_time
         && spec.is_some_and(|c| c.lifecycle.pre_stop.is_some())
-        && !facts.history.hooks.has_stopped(&id)
+        && !facts.history.containers.hooks.has_stopped(&id)
     {
         draft.wake_at(deadline);
         return draft.act(facts, Action::PreStop { container, id, address: address(facts), deadline, why });
@@ -58,12 +58,12 @@ pub(super) fn lost(facts: PlanInputs<'_>, draft: &mut Draft, instance: &Instance
     let (container, id) = (instance.name.clone(), instance.id.clone());
     let why = "Container is in \"unknown\" state, try killing it before restart".to_owned();
     let deadline = facts.now + facts.pod.grace;
-    let asked = facts.history.killing.contains(&id);
+    let asked = facts.history.containers.killing.contains(&id);
     let action = Action::StopContainer { container, id, deadline, why: Some(why) };
     let op = action.op();
     if !asked {
         draft.act(facts, action);
-    } else if let Some(until) = facts.history.retry_at(&op, facts.now) {
+    } else if let Some(until) = facts.history.backoffs.retry_at(&op, facts.now) {
         draft.wake_at(until);
     } else {
         return !facts.history.flights.contains_key(&op);
@@ -103,7 +103,7 @@ pub(super) fn kill_unhealthy(facts: PlanInputs<'_>, draft: &mut Draft) {
 pub(super) fn winds_down(facts: PlanInputs<'_>) -> bool {
     let for_good = |container: &Container| {
         let Some(instance) = facts.observed.newest(&container.name) else { return false };
-        if facts.history.makes_anew(&instance.id) {
+        if facts.history.containers.makes_anew(&instance.id) {
             return false;
         }
         match &instance.state {
@@ -124,7 +124,7 @@ fn verdict(
     container: &Container,
     instance: &Instance,
 ) -> Option<(Duration, Duration, String)> {
-    if let Some(since) = facts.history.redefined.get(&instance.id) {
+    if let Some(since) = facts.history.containers.redefined.get(&instance.id) {
         let name = &container.name;
         let why = match container.role {
             Role::Regular => format!("Container {name} definition changed, will be restarted"),
@@ -134,7 +134,7 @@ fn verdict(
         };
         return Some((*since, facts.pod.grace, why));
     }
-    if let Some(since) = facts.history.hooks.failed(&instance.id) {
+    if let Some(since) = facts.history.containers.hooks.failed(&instance.id) {
         return Some((since, facts.pod.grace, "FailedPostStartHook".to_owned()));
     }
     for kind in [ProbeKind::Liveness, ProbeKind::Startup] {

@@ -13,7 +13,7 @@ pub(in crate::pod) fn read(facts: PlanInputs<'_>, draft: &mut Draft) -> bool {
     for instance in &facts.observed.containers {
         let Some(exit) = instance.exit() else { continue };
         let Some(container) = facts.pod.container(&instance.name) else { continue };
-        if facts.history.words.contains_key(&instance.id) {
+        if facts.history.containers.words.contains_key(&instance.id) {
             continue;
         }
         waiting = true;

@@ -51,7 +51,7 @@ fn memory(pod: &Pod, observed: &Observed) -> WorkerState {
     let mut history = WorkerState::new(NOW);
     history.resources = PodResources::Ready { parent: "/kubepods/poduid-1".into() };
     history.absorb(pod, observed, NOW, 0);
-    history.words = observed.containers.iter().map(|c| (c.id.clone(), String::new())).collect();
+    history.containers.words = observed.containers.iter().map(|c| (c.id.clone(), String::new())).collect();
     history
 }
 
@@ -110,7 +110,7 @@ fn a_sandbox_that_is_not_ready_is_stopped_before_the_next_is_made() {
     assert!(ops(&plan_before).contains(&Op::StopSandbox("s".into())));
     assert!(!ops(&plan_before).contains(&Op::Sandbox));
     let mut history = memory(&pod(), &seen);
-    history.stopped_sandboxes.insert("s".into());
+    history.sandboxes.stopped.insert("s".into());
     let after = plan(&pod(), &Orders::default(), &seen, &history, NOW);
     assert!(
         after.actions.contains(&Action::RunSandbox {
@@ -201,7 +201,7 @@ fn trap_04_the_end_goes_containers_sandbox_volumes_cgroup_records() {
 
     let down = observed(&[sandbox("s", 0, false)], &[instance("c", 0, "s", exited(143))]);
     let mut history = memory(&pod(), &down);
-    history.stopped_sandboxes.insert("s".into());
+    history.sandboxes.stopped.insert("s".into());
     for (resources, op, step) in [
         (PodResources::Ready { parent: String::new() }, Op::NoVolumes, StopStep::Volumes),
         (PodResources::NoVolumes, Op::NoCgroup, StopStep::Cgroup),
@@ -254,7 +254,7 @@ fn who_comes_after_a_container_with_a_post_start_hook_waits_for_it() {
         let mut history = memory(&pod, &seen);
         for name in ["a", "b"] {
             let image = Image { id: "i".into(), ..Image::default() };
-            history.images.insert(name.into(), (0, image));
+            history.containers.images.insert(name.into(), (0, image));
         }
         with(&mut history);
         ops(&plan(&pod, &Orders::default(), &seen, &history, NOW))
@@ -314,7 +314,7 @@ fn a_container_of_which_the_runtime_lost_track_is_stopped_then_removed_and_only_
     let seen = observed(&[sandbox("s", 0, true)], &[instance("c", 0, "s", InstanceState::Unknown)]);
     let pod = pod();
     let mut history = memory(&pod, &seen);
-    history.images.insert("web".into(), (1, Image { id: "i".into(), ..Image::default() }));
+    history.containers.images.insert("web".into(), (1, Image { id: "i".into(), ..Image::default() }));
     let deadline = NOW + pod.grace;
     let why = Some("Container is in \"unknown\" state, try killing it before restart".to_owned());
     let stop = Action::StopContainer { container: "web".into(), id: "c".into(), deadline, why };
@@ -366,8 +366,8 @@ fn created_in(pod: &Pod, seen: &Observed) -> Vec<String> {
 fn created_with(pod: &Pod, seen: &Observed, history: &WorkerState) -> Vec<String> {
     let mut history = history.clone();
     for container in pod.all_containers() {
-        let attempt = history.next_attempt(&container.name);
-        history.images.insert(container.name.clone(), (attempt, crate::runtime::Image::default()));
+        let attempt = history.attempts.next(&container.name);
+        history.containers.images.insert(container.name.clone(), (attempt, crate::runtime::Image::default()));
     }
     let plan = plan(pod, &Orders::default(), seen, &history, NOW);
     let names = plan.actions.into_iter().filter_map(|action| match action {
@@ -501,7 +501,7 @@ fn a_hook_before_the_stop_goes_first_and_no_longer_than_the_grace() {
     assert_eq!(at(&history, NOW), []);
     assert_eq!(at(&history, NOW + Duration::from_secs(5)), [Op::StopContainer("c".into())]);
     history.flights.clear();
-    history.hooks.record_pre_stop("c");
+    history.containers.hooks.record_pre_stop("c");
     assert_eq!(at(&history, NOW), [Op::StopContainer("c".into())]);
 }
 
@@ -546,7 +546,7 @@ fn trap_08_the_pull_back_off_hangs_on_pod_and_image_and_outlives_the_sandbox() {
         history.finish(&pod, &action, Err(trouble()), NOW);
     }
     // Two containers of one image, one failure.
-    assert_eq!(history.pull.delay("uid-1_reg/img:v1"), Duration::from_secs(10));
+    assert_eq!(history.backoffs.pull.delay("uid-1_reg/img:v1"), Duration::from_secs(10));
     let seen = observed(&[sandbox("t", 1, true)], &[]);
     history.absorb(&pod, &seen, NOW, 0);
     let plan = plan(&pod, &Orders::default(), &seen, &history, NOW);
@@ -560,7 +560,7 @@ fn trap_08_the_crash_back_off_hangs_on_image_and_resources_and_outlives_the_sand
     let seen = observed(&[sandbox("s", 0, true)], &[instance("c", 0, "s", exited(1))]);
     let mut history = memory(&pod, &seen);
     let key = crate::pod::restart::crash_key(&pod, pod.containers.first().unwrap());
-    history.crash.next(&key, NOW, NOW);
+    history.backoffs.crash.next(&key, NOW, NOW);
     let next = |pod: &Pod, seen: &Observed| created_with(pod, seen, &history);
     assert!(next(&pod, &seen).is_empty());
     let moved = observed(&[sandbox("s", 0, false), sandbox("t", 1, true)], &seen.containers);
@@ -576,8 +576,8 @@ fn trap_08_the_crash_back_off_hangs_on_image_and_resources_and_outlives_the_sand
 #[test]
 fn the_last_attempt_there_can_be_is_not_followed_by_the_first() {
     let mut history = WorkerState::new(NOW);
-    history.know_attempt("web", u32::MAX);
-    assert_eq!(history.next_attempt("web"), u32::MAX);
+    history.attempts.know("web", u32::MAX);
+    assert_eq!(history.attempts.next("web"), u32::MAX);
     history.absorb(&pod(), &observed(&[sandbox("s", u32::MAX, false)], &[]), NOW, 0);
-    assert_eq!(history.next_sandbox_attempt(), u32::MAX);
+    assert_eq!(history.attempts.next_sandbox(), u32::MAX);
 }

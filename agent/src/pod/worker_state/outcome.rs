@@ -4,14 +4,11 @@ use std::time::Duration;
 
 use gantry_model::pod::Pod;
 
-use super::{Ended, PodResources, Rejection, Retry, Sighting, WaitReason, WorkerState};
+use super::{Ended, PodResources, Rejection, WaitReason, WorkerState};
 use crate::pod::plan::Action;
 use crate::pod::restart;
 use crate::probe::ProbeResult;
 use crate::runtime::Image;
-
-const RETRY_FIRST: Duration = Duration::from_secs(1);
-const RETRY_MAX: Duration = Duration::from_secs(10);
 
 /// What an effect brought.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,12 +30,11 @@ impl WorkerState {
         self.flights.remove(&op);
         match result {
             Ok(output) => {
-                self.retries.remove(&op);
+                self.backoffs.forget_retry(&op);
                 self.record_success(pod, action, output, now);
             }
             Err(trouble) => {
-                let delay = self.retries.get(&op).map_or(RETRY_FIRST, |r| (r.delay * 2).min(RETRY_MAX));
-                self.retries.insert(op, Retry { delay, until: now + delay });
+                self.backoffs.delay_retry(op, now);
                 self.record_failure(pod, action, trouble, now);
             }
         }
@@ -68,14 +64,16 @@ impl WorkerState {
             }
             (Action::EnsureImage { container, attempt }, Output::Image(image)) => {
                 // One of the container itself stays until it is overcome.
-                if self.troubles.get(container).is_some_and(|(trouble, _)| trouble.is_of_image()) {
-                    self.troubles.remove(container);
+                if self.containers.troubles.get(container).is_some_and(|(trouble, _)| trouble.is_of_image()) {
+                    self.containers.troubles.remove(container);
                 }
-                self.images.insert(container.clone(), (*attempt, image));
+                self.containers.images.insert(container.clone(), (*attempt, image));
             }
-            (Action::StartContainer { container, id, .. }, _) => self.has_started(container, id, now),
-            (Action::PostStart { id, .. }, _) => self.hooks.record_post_start(id, true, now),
-            (Action::PreStop { id, .. }, _) => self.hooks.record_pre_stop(id),
+            (Action::StartContainer { container, id, .. }, _) => {
+                self.containers.note_start(container, id, now)
+            }
+            (Action::PostStart { id, .. }, _) => self.containers.hooks.record_post_start(id, true, now),
+            (Action::PreStop { id, .. }, _) => self.containers.hooks.record_pre_stop(id),
             (Action::Probe { container, id, kind, .. }, Output::ProbeResult(verdict)) => {
                 let good = match verdict {
                     ProbeResult::Success(_) | ProbeResult::Warning(_) => Some(true),
@@ -87,11 +85,11 @@ impl WorkerState {
                 }
             }
             (Action::ReadLastWords { id, .. }, Output::Text(words)) => {
-                self.words.insert(id.clone(), words);
+                self.containers.words.insert(id.clone(), words);
             }
-            (Action::Remember { marks }, _) => self.remembered.clone_from(marks),
+            (Action::Remember { marks }, _) => self.checkpoint.remembered.clone_from(marks),
             (Action::StopSandbox { id }, _) => {
-                self.stopped_sandboxes.insert(id.clone());
+                self.sandboxes.stopped.insert(id.clone());
                 self.pod_trouble = None;
             }
             (
@@ -112,45 +110,39 @@ impl WorkerState {
         }
     }
 
-    fn has_started(&mut self, container: &str, id: &str, now: Duration) {
-        self.troubles.remove(container);
-        // Its age is known without asking the wall clock.
-        self.running.insert(id.to_owned(), Sighting { at: now, age: Duration::ZERO, adopted: false });
-    }
-
     fn record_failure(&mut self, pod: &Pod, action: &Action, trouble: WaitReason, now: Duration) {
         match action {
             Action::EnsureImage { container, .. } => {
                 let key = pod.container(container).map(|spec| restart::pull_key(pod, spec));
                 // Another container's failure with the same image counts once.
-                if let Some(key) = key.filter(|key| self.pull.blocked_until(key, now).is_none()) {
-                    self.pull.next(&key, now, now);
+                if let Some(key) = key.filter(|key| self.backoffs.pull.blocked_until(key, now).is_none()) {
+                    self.backoffs.pull.next(&key, now, now);
                 }
-                self.troubles.insert(container.clone(), (trouble, now));
+                self.containers.troubles.insert(container.clone(), (trouble, now));
             }
             Action::CreateContainer { container, .. } => {
                 // The image may be what is missing: look again before the next try.
-                self.images.remove(container);
-                self.troubles.insert(container.clone(), (trouble, now));
+                self.containers.images.remove(container);
+                self.containers.troubles.insert(container.clone(), (trouble, now));
             }
             Action::StartContainer { container, .. } => {
-                self.troubles.insert(container.clone(), (trouble, now));
+                self.containers.troubles.insert(container.clone(), (trouble, now));
             }
             Action::PostStart { container, id, .. } => {
-                self.hooks.record_post_start(id, false, now);
-                self.troubles.insert(container.clone(), (trouble, now));
+                self.containers.hooks.record_post_start(id, false, now);
+                self.containers.troubles.insert(container.clone(), (trouble, now));
             }
             // It is not tried again: the stop goes on.
-            Action::PreStop { id, .. } => self.hooks.record_pre_stop(id),
+            Action::PreStop { id, .. } => self.containers.hooks.record_pre_stop(id),
             // Said once, where it happened; what it was about is tried again.
             Action::Probe { .. } | Action::ReadLastWords { .. } | Action::Remember { .. } => {}
             // What was there stays in use; the event has told.
-            Action::RefreshVolumes => self.stale = true,
+            Action::RefreshVolumes => self.volumes_stale = true,
             // It was admitted, and does not get what it was admitted with: it never starts, as upstream.
             Action::AllocateDevices { .. } => {
                 let message = format!("Allocate failed due to {}, which is unexpected", trouble.message);
-                self.refused = Some(Rejection::new(&trouble.reason, message));
-                self.ended = Some((Ended::Refused, now));
+                self.api.refused = Some(Rejection::new(&trouble.reason, message));
+                self.stage.end(Ended::Refused, now);
             }
             Action::SetUpCgroup
             | Action::SetUpVolumes

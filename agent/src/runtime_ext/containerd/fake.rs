@@ -1,6 +1,8 @@
 //! A containerd on a socket, as far as it is asked here: its events and its content store. The client's
 //! crate has no servers, so the two services are put together by hand; they keep real state. For tests.
 
+#![expect(clippy::disallowed_methods, reason = "the fake is served until its test ends")]
+
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,5 @@
 //! Credentials of a pull and the registry's challenge. Owns reading the CRI's AuthConfig and the
-//! `WWW-Authenticate` header (RFC 9110 §11.6.1, distribution's token specification). PURE: sends
+//! `WWW-Authenticate` header (RFC 9110 §11.6.1, distribution's token specification). Pure: sends
 //! nothing, remembers nothing. Called by `registry`.
 
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Which kind of failure an error is. PURE; one match per error type, without a catch-all, so that
+//! Which kind of failure an error is. Pure; one match per error type, without a catch-all, so that
 //! a new variant must be sorted in. Called by the RPC edge.
 
 use super::layer::LayerError;

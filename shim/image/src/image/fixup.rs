@@ -1,7 +1,7 @@
 //! The fix-up layer of a chain. A layer unpacked alone must invent directories that only paths of
 //! its files imply, and overlayfs would show the invented mode and owner over the real ones of a
 //! lower layer. Where that happens a small layer of directories goes on top. Owns the decision
-//! (`plan`, PURE but for its look function) and the building; never changes another layer's folder.
+//! (`plan`, Pure but for its look function) and the building; never changes another layer's folder.
 //! Called by `pull` once an image's layers are known.
 
 use std::collections::{BTreeMap, BTreeSet};

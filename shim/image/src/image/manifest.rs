@@ -1,4 +1,4 @@
-//! Manifests, indexes and image configs: from untrusted bytes to checked values. PURE: no network,
+//! Manifests, indexes and image configs: from untrusted bytes to checked values. Pure: no network,
 //! no files. Called by `pull` with bytes whose digest is already known.
 
 use std::collections::BTreeMap;

@@ -2,6 +2,8 @@
 //! and the mounts; the folders are made by the runtime. Called by `init::container` and, for the choice, by
 //! `monitor::spawn` and `container::bundle`.
 
+#![expect(clippy::disallowed_methods, reason = "a file of the kernel's")]
+
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 

@@ -1,6 +1,8 @@
 //! From clone to an exec's program: into the cgroup and the namespaces of a container that runs, then
 //! as any program of it. Owns the order. Called in the cloned child by `monitor::spawn`.
 
+#![expect(clippy::disallowed_methods, reason = "a file of the kernel's")]
+
 use std::convert::Infallible;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};

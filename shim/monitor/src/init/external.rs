@@ -5,6 +5,8 @@
 //! `monitor::external`: the child waits for each step, and what the program leaves running becomes the
 //! monitor's, which is a subreaper (runtime-traps 2.7).
 
+#![expect(clippy::disallowed_methods, reason = "a document for one run of an OCI runtime, not kept")]
+
 use std::convert::Infallible;
 use std::ffi::CString;
 use std::fs;

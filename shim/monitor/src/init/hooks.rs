@@ -4,6 +4,8 @@
 //! `monitor::spawn` (prestart, createRuntime), by the container's first process (createContainer,
 //! startContainer) and by the runtime (poststart, poststop). Blocks.
 
+#![expect(clippy::disallowed_methods, reason = "runs the hooks that a CDI file names")]
+
 use std::ffi::OsStr;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,6 +1,8 @@
 //! Who the container runs as: groups, user, capabilities, no_new_privs, limits, OOM score. Called by
 //! `init::container` after all mounts, because nothing privileged may follow.
 
+#![expect(clippy::disallowed_methods, reason = "a file of the kernel's")]
+
 use std::fs;
 
 use gantry_proto::monitor::{Capabilities, Rlimit, StartContainer};

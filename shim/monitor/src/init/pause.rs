@@ -2,6 +2,8 @@
 //! that /proc/1/root of a shared pid namespace shows nothing of the node. Called in the cloned child
 //! by `monitor::spawn`.
 
+#![expect(clippy::disallowed_methods, reason = "a file of the kernel's")]
+
 use std::convert::Infallible;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};

@@ -4,6 +4,8 @@
 //! to the pod's users (runtime-traps 2.9, 2.10). Called by the monitor and, in the cloned child, by
 //! `init::container`, `init::pause` and `init::exec`.
 
+#![expect(clippy::disallowed_methods, reason = "a file of the kernel's")]
+
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 

@@ -1,6 +1,8 @@
 //! One process the monitor answers for: pause or a container. Owns its phase, its output and the
 //! record of its end. Called by `monitor::event_loop`.
 
+#![expect(clippy::disallowed_methods, reason = "a file of the kernel's")]
+
 use std::fs;
 use std::io::Write;
 use std::os::fd::OwnedFd;

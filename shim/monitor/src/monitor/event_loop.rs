@@ -3,6 +3,8 @@
 //! in `monitor::children`, of execs in `monitor::exec`, of attaches in `monitor::attach`. Called by the
 //! program `gantry-monitor`.
 
+#![expect(clippy::disallowed_methods, reason = "files of the kernel's")]
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;

@@ -1,6 +1,6 @@
 //! Processes that the monitor has reaped before it knew whose they are. An OCI runtime leaves a process behind
 //! and ends; the kernel makes it the monitor's, whom its end reaches at once, maybe before the child that
-//! waits for the program has told of it. Owns who such ends belong to. PURE. Called by `monitor::children`
+//! waits for the program has told of it. Owns who such ends belong to. Pure. Called by `monitor::children`
 //! and `monitor::exec`.
 
 use super::child::ReapedProcess;

@@ -1,5 +1,5 @@
 //! A profile resolved for one container in the OCI runtime specification's own format, for a program that
-//! compiles it: conditions are decided, nothing else changes. PURE but for the release of the running kernel.
+//! compiles it: conditions are decided, nothing else changes. Pure but for the release of the running kernel.
 //! Called by `seccomp`.
 
 use serde_json::{Map, Value, json};

@@ -1,6 +1,8 @@
 //! One SPDY connection: a task that reads, a task that writes, and streams in between. Owns the socket
 //! and every stream's queue. Used at either end.
 
+#![expect(clippy::disallowed_methods, reason = "reader and writer end with the connection")]
+
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::time::Duration;

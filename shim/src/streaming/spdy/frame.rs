@@ -76,7 +76,6 @@ pub enum Frame {
 
 /// The other side does not speak SPDY/3.1, or not within our limits.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the messages say it")]
 pub enum Error {
     #[error("SPDY version {0}, not 3")]
     Version(u16),

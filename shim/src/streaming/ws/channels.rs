@@ -2,6 +2,8 @@
 //! it as a digit in text. Owns the socket and its two directions. Used by `streaming::command` for
 //! remote commands and by `streaming::forward` for ports.
 
+#![expect(clippy::disallowed_methods, reason = "the driver ends with the socket")]
+
 use std::time::Duration;
 
 use base64::Engine;

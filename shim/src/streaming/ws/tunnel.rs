@@ -1,6 +1,8 @@
 //! A byte stream inside WebSocket messages (`SPDY/3.1+portforward.k8s.io`, KEP-4006): each message is
 //! a piece of it. Owns the copying. Used by `streaming::forward`.
 
+#![expect(clippy::disallowed_methods, reason = "the tunnel ends with the socket")]
+
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
 

@@ -1,4 +1,4 @@
-//! Fields of a header block, overridden by its extension records. PURE. Called by `tarball` only.
+//! Fields of a header block, overridden by its extension records. Pure. Called by `tarball` only.
 
 use std::io;
 use std::ops::Range;

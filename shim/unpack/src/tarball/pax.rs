@@ -1,4 +1,4 @@
-//! PAX extended headers, `LENGTH KEY=VALUE\n` each (pax(1p), "pax Extended Header"). PURE. Called
+//! PAX extended headers, `LENGTH KEY=VALUE\n` each (pax(1p), "pax Extended Header"). Pure. Called
 //! by `tarball` only.
 
 use super::TarError;

@@ -21,7 +21,6 @@ pub struct Chain(Vec<CertificateDer<'static>>);
 
 /// Why nothing is shown.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is one step and its cause")]
 pub enum Hidden {
     #[error("a client for it")]
     Client(#[from] Error),

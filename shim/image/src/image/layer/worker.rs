@@ -1,6 +1,8 @@
 //! One confined process with a pipe to it and a pipe back. Owns its life: one that is dropped is killed
 //! and waited for. Called by `flow`.
 
+#![expect(clippy::disallowed_methods, reason = "runs our own unpacker")]
+
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};

@@ -1,6 +1,8 @@
 //! What must hold for any hosts.toml and config.json: they are read from a folder as on a node. Called by
 //! `image::fuzzing`.
 
+#![expect(clippy::disallowed_methods, reason = "what a fuzzer is fed with")]
+
 use std::fs;
 
 use reqwest::Url;

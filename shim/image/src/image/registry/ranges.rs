@@ -9,6 +9,8 @@
 //!             └─► range 5 ─► file ┘
 //! ```
 
+#![expect(clippy::disallowed_methods, reason = "the handle aborts the task when it is dropped")]
+
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;

@@ -1,4 +1,4 @@
-//! The layers of an image as overlayfs may see them. PURE. Called by `store` and `pull`.
+//! The layers of an image as overlayfs may see them. Pure. Called by `store` and `pull`.
 
 use super::record::LayerRecord;
 

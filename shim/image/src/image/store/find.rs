@@ -1,4 +1,4 @@
-//! Finding an image by what a caller calls it. PURE. Called by `store`.
+//! Finding an image by what a caller calls it. Pure. Called by `store`.
 
 use std::collections::BTreeMap;
 

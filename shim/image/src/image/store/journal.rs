@@ -42,6 +42,37 @@ struct DoubtfulLayer {
 /// While this is there, an answer may be lost with this process.
 const ASKED: &str = "asked";
 
+/// What a folder of the journal holds.
+#[derive(Default)]
+struct FolderEntries {
+    /// Number, path and whether it is doubtful, in the order of numbers.
+    files: Vec<(u64, PathBuf, bool)>,
+    /// The last process asked the disk, and did not live to hear the answer.
+    unanswered: bool,
+}
+
+impl FolderEntries {
+    /// Deletes what a crash left half-written.
+    fn read(folder: &Path) -> Result<Self, StoreError> {
+        let mut found = Self::default();
+        for entry in fs::read_dir(folder).map_err(io("list", folder))? {
+            let path = entry.map_err(io("list", folder))?.path();
+            let is_doubtful = path.extension().is_some_and(|own| own == "doubt");
+            let number = (is_doubtful || path.extension().is_some_and(|own| own == "json")).then(|| {
+                path.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.parse::<u64>().ok())
+            });
+            match number.flatten() {
+                Some(number) => found.files.push((number, path, is_doubtful)),
+                None if path.ends_with(ASKED) => found.unanswered = true,
+                None if path.is_file() => fs::remove_file(&path).map_err(io("delete", &path))?,
+                None => {}
+            }
+        }
+        found.files.sort();
+        Ok(found)
+    }
+}
+
 impl Journal {
     /// Reads what this boot left behind; what an earlier one did is deleted.
     ///
@@ -59,23 +90,7 @@ impl Journal {
             doubtful: Vec::new(),
             losses: 0,
         };
-        let mut files = Vec::new();
-        let mut unanswered = false;
-        for entry in fs::read_dir(folder).map_err(io("list", folder))? {
-            let path = entry.map_err(io("list", folder))?.path();
-            let is_doubtful = path.extension().is_some_and(|own| own == "doubt");
-            let number = (is_doubtful || path.extension().is_some_and(|own| own == "json")).then(|| {
-                path.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.parse::<u64>().ok())
-            });
-            match number.flatten() {
-                Some(number) => files.push((number, path, is_doubtful)),
-                None if path.ends_with(ASKED) => unanswered = true,
-                // A file that a crash left half-written.
-                None if path.is_file() => fs::remove_file(&path).map_err(io("delete", &path))?,
-                None => {}
-            }
-        }
-        files.sort();
+        let FolderEntries { files, unanswered } = FolderEntries::read(folder)?;
         for (number, path, is_doubtful) in files {
             journal.next = number + 1;
             match (journal.read(&path)?, is_doubtful) {
