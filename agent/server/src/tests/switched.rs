@@ -69,7 +69,7 @@ async fn volumes_are_measured_once_in_a_period() {
         };
         tokio::select! {
             // Neither is gone on with: the test is over with the first.
-            () = stats.run(&sources, drain) => unreachable!("nobody ends it"),
+            () = stats.run(sources.stats_sources(), drain) => unreachable!("nobody ends it"),
             () = looks => {}
         }
         assert_eq!(measured, times, "every {period} s");

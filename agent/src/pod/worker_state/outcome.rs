@@ -70,7 +70,7 @@ impl WorkerState {
                 self.containers.images.insert(container.clone(), (*attempt, image));
             }
             (Action::StartContainer { container, id, .. }, _) => {
-                self.containers.note_start(container, id, now)
+                self.containers.note_start(container, id, now);
             }
             (Action::PostStart { id, .. }, _) => self.containers.hooks.record_post_start(id, true, now),
             (Action::PreStop { id, .. }, _) => self.containers.hooks.record_pre_stop(id),

@@ -148,7 +148,7 @@ impl Walker {
                 match count(&job.folder) {
                     Ok(counted) => job.figure.record(counted, began.elapsed(), job.last),
                     Err(error) => {
-                        tracing::warn!(folder = %job.folder.display(), "cannot measure the folder: {error}")
+                        tracing::warn!(folder = %job.folder.display(), "cannot measure the folder: {error}");
                     }
                 }
                 lock(&job.figure.0).waiting = false;
