@@ -61,15 +61,19 @@ pub(crate) async fn timeline(args: TimelineArgs) -> Result<()> {
         return Ok(output::print(list.as_bytes())?);
     }
     if done.is_empty() {
-        let text = render::waterfall(&spans, width(), now);
-        let share = match chart.ready {
-            Some(_) => format!("{} % of create → ready is in these stages\n", chart.covered_percent()),
-            None => String::new(),
-        };
+        let (text, share) = (render::waterfall(&spans, width(), now), covered(&chart));
         return Ok(output::print((text + &share).as_bytes())?);
     }
     done.iter().for_each(|line| output::say(line));
     Ok(())
+}
+
+/// How much of the start the stages explain.
+fn covered(chart: &Chart) -> String {
+    match chart.ready {
+        Some(_) => format!("{} % of create → ready is in these stages\n", chart.covered_percent()),
+        None => String::new(),
+    }
 }
 
 async fn side_by_side(
