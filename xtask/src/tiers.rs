@@ -12,14 +12,14 @@ use clap::ValueEnum;
 use crate::summary::{self, Counts};
 use crate::vm::Machine;
 use crate::{
-    book, build, churn, clean_room, conformance, demo, dist, flaky, fuzz, join_vm, kernel, monitor_compat,
-    sh, vagrant, vm,
+    build, churn, clean_room, conformance, demo, dist, flaky, fuzz, join_vm, kernel, monitor_compat, sh,
+    vagrant, vm,
 };
 
 /// A tier: what it needs grows from one to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Tier {
-    /// Format, lints, tidy rules, licences, the book
+    /// Format, lints, tidy rules, licences
     Static,
     /// Unit tests: no root, no network but loopback
     Unit,
@@ -432,7 +432,6 @@ fn static_checks() -> Counts {
     }
     counts += Counts::check("go vet", go_vet());
     counts += Counts::check("gofmt", gofmt());
-    counts += Counts::check("the book and its links", book::run());
     // The tidy rules are tests of this crate.
     match summary::count(&mut sh::cargo(&["test", "--package", "xtask"])) {
         Ok(more) => counts += more,
