@@ -130,7 +130,7 @@ impl Cluster {
                     Err(kube::Error::Api(status)) if status.code == 404 => return Ok(None),
                     // The authorizer's graph lags behind the binding.
                     Err(kube::Error::Api(status)) if status.code == 403 && wait < PATIENCE / 2 => {
-                        tracing::debug!(path, message = status.message, "not allowed yet");
+                        tracing::debug!(path, text = status.message, "not allowed yet");
                     }
                     Err(kube::Error::Api(status)) => return Err(status.message),
                     Err(error) => return Err(error.to_string()),

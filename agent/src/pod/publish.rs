@@ -111,7 +111,7 @@ impl Publisher {
 
     /// An event; it is seen with the next status.
     pub(super) fn event(&mut self, note: Note, now_wall: i64) {
-        tracing::debug!(reason = %note.reason, container = note.container, message = note.message, "event");
+        tracing::debug!(reason = %note.reason, container = note.container, text = note.message, "event");
         self.journal.add(note, now_wall);
         self.events = self.journal.events().into();
     }
@@ -195,7 +195,8 @@ fn log_change(last: &PodStatus, next: &PodStatus) {
         tracing::info!(
             phase = next.phase.as_str(),
             reason = next.reason,
-            message = next.message,
+            // Not `message`: that is the name of the words below.
+            text = next.message,
             "pod changed"
         );
     }
