@@ -43,7 +43,7 @@ pub(super) fn volumes(list: Vec<api::Volume>, source: ManifestSource) -> Result<
 }
 
 // Longer than functions should be: the ledger of Volume has a line for each field of the API.
-fn source_of(at: &str, volume: api::Volume, _source: ManifestSource) -> Result<VolumeSource> {
+fn source_of(at: &str, volume: api::Volume, source: ManifestSource) -> Result<VolumeSource> {
     let api::Volume {
         name: _,
         // Honoured.
@@ -118,7 +118,7 @@ fn source_of(at: &str, volume: api::Volume, _source: ManifestSource) -> Result<V
     take("image", image.map(|s| image_of(&format!("{at}.image"), s)))?;
     let claim = persistent_volume_claim;
     take("persistentVolumeClaim", claim.map(|s| claim_of(&format!("{at}.persistentVolumeClaim"), s)))?;
-    take("ephemeral", ephemeral.map(|s| ephemeral_of(&format!("{at}.ephemeral"), &s)))?;
+    take("ephemeral", ephemeral.map(|s| ephemeral_of(format!("{at}.ephemeral"), &s, source)))?;
     take("secret", secret.map(|s| secret_of(&format!("{at}.secret"), s)))?;
     take("configMap", config_map.map(|s| config_map_of(&format!("{at}.configMap"), s)))?;
     take("downwardAPI", downward_api.map(|s| downward_of(&format!("{at}.downwardAPI"), s)))?;
@@ -182,8 +182,16 @@ fn claim_of(at: &str, source: api::PersistentVolumeClaimVolumeSource) -> Result<
 }
 
 /// The template is the controller's, which makes the claim of it.
-fn ephemeral_of(at: &str, source: &api::EphemeralVolumeSource) -> Result<VolumeSource> {
-    if source.volume_claim_template.is_none() {
+fn ephemeral_of(
+    at: String,
+    volume: &api::EphemeralVolumeSource,
+    source: ManifestSource,
+) -> Result<VolumeSource> {
+    if source == ManifestSource::File {
+        let remedy = "a controller of the cluster makes its claim: use an emptyDir volume";
+        return Err(FieldError::UnsupportedBut { field: at, remedy });
+    }
+    if volume.volume_claim_template.is_none() {
         return Err(required(format!("{at}.volumeClaimTemplate")));
     }
     Ok(VolumeSource::Claim { claim: ClaimRef::Ephemeral, read_only: false })

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use gantry_model::pod::placement::Operator;
 use gantry_model::pod::security::AppArmor;
+use gantry_model::pod::volume::{ClaimRef, VolumeSource};
 use gantry_model::pod::{Origin, RestartAction, Role};
 use serde_json::{Value, json};
 
@@ -88,6 +89,15 @@ fn a_pod_of_an_api_server_is_read_whole() {
     let toleration = placement.tolerations.first().unwrap();
     assert!(toleration.exists && toleration.effect == "NoExecute");
     assert_eq!((read.runtime_class.as_str(), read.readiness_gates.len()), ("fast", 1));
+}
+
+#[test]
+fn an_ephemeral_volume_has_the_claim_that_a_controller_makes() {
+    let volumes = json!([{ "name": "own", "ephemeral": { "volumeClaimTemplate": { "spec": {} } } }]);
+    let read = to_pod_update(&described(json!({ "volumes": volumes }), json!({}))).unwrap().pod;
+    let source = VolumeSource::Claim { claim: ClaimRef::Ephemeral, read_only: false };
+    assert_eq!(read.volumes.first().unwrap().source, source);
+    assert_eq!(ClaimRef::Ephemeral.name(&read.name, "own"), "web-own");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use gantry_model::pod::env::{EnvFrom, EnvFromSource, KeyRef, ResourceRef};
 use gantry_model::pod::probe::{Handler, HttpGet, PortRef};
 use gantry_model::pod::volume::{
-    ClaimRef, HostPathType, Projection, Propagation, RecursiveReadOnly, SizeLimit, SubPath, VolumeSource,
+    HostPathType, Projection, Propagation, RecursiveReadOnly, SizeLimit, SubPath, VolumeSource,
 };
 use gantry_model::pod::{DnsPolicy, Role, Seccomp};
 
@@ -274,7 +274,7 @@ fn security_contexts_inherit_and_are_checked() {
 
 const VOLUMES: &str = "[{name: e, emptyDir: {medium: Memory, sizeLimit: 1Mi}}, {name: h, hostPath: {path: /x, type: File}}, \
     {name: c, configMap: {name: cm, items: [{key: a, path: b/c, mode: 0400}]}}, {name: s, secret: {secretName: se, defaultMode: 0600, optional: true}}, \
-    {name: own, ephemeral: {volumeClaimTemplate: {spec: {}}}}, {name: d, downwardAPI: {items: [{path: l, fieldRef: {fieldPath: metadata.labels}}]}}, {name: none}, \
+    {name: d, downwardAPI: {items: [{path: l, fieldRef: {fieldPath: metadata.labels}}]}}, {name: none}, \
     {name: p, projected: {sources: [{secret: {name: se}}, {configMap: {name: cm}}]}}]";
 
 #[test]
@@ -288,7 +288,6 @@ fn volumes_of_every_kind_are_read() {
             size_limit: Some(SizeLimit { bytes: 1 << 20, shown: "1Mi".into() })
         }
     );
-    assert_eq!(*source("own"), VolumeSource::Claim { claim: ClaimRef::Ephemeral, read_only: false });
     assert_eq!(*source("none"), VolumeSource::EmptyDir { memory: false, size_limit: None });
     assert_eq!(*source("h"), VolumeSource::HostPath { path: "/x".into(), kind: HostPathType::File });
     let projected = |name: &str| match source(name) {
@@ -317,7 +316,6 @@ fn volumes_of_every_kind_are_read() {
             volume("emptyDir: {}, hostPath: {path: /a}"),
             "hostPath: Forbidden: may not specify more than 1 volume type",
         ),
-        (volume("ephemeral: {}"), "ephemeral.volumeClaimTemplate: Required value"),
         (volume("emptyDir: {medium: Disk}"), "emptyDir.medium: Unsupported value: \"Disk\""),
         (
             volume("configMap: {name: a, items: [{key: a, path: ../b}]}"),
@@ -336,6 +334,14 @@ fn volumes_of_every_kind_are_read() {
         ),
         (with_spec("volumes", "[{name: v}, {name: v}]"), "spec.volumes[1].name: Duplicate value: \"v\""),
     ]);
+}
+
+#[test]
+fn an_ephemeral_volume_of_a_file_has_nobody_to_make_its_claim() {
+    let told =
+        "ephemeral is not supported yet: a controller of the cluster makes its claim: use an emptyDir volume";
+    let volumes = "[{name: v, ephemeral: {volumeClaimTemplate: {spec: {}}}}]";
+    refused(&[(with_spec("volumes", volumes), told)]);
 }
 
 #[test]
