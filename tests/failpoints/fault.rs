@@ -397,8 +397,17 @@ impl FailpointFixture {
 
     /// Makes the call of a step, to its end.
     fn make(&self, life: &mut Life, step: Step) -> Result<()> {
+        let log = life.log();
+        let written = || std::fs::metadata(&log).map_or(0, |data| data.len());
+        let before = written();
         let answer = Flight::start(self.node.socket(), life.call(step)?).land()?;
         life.note(step, answer.with_context(|| format!("{step:?}"))?);
+        if step == Step::Start {
+            // Before its first line it has no handler of SIGTERM yet: a stop would wait for the whole grace period.
+            poll("the container's first line", PATIENCE, || {
+                if written() > before { Ok(()) } else { Err(format!("{before} bytes in {}", log.display())) }
+            })?;
+        }
         Ok(())
     }
 

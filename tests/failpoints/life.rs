@@ -233,6 +233,11 @@ impl Life {
         config
     }
 
+    /// What the container prints.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.logs.join("matrix/main/0.log")
+    }
+
     /// The call of a step that is one.
     pub(crate) fn call(&self, step: Step) -> Result<Call> {
         let (sandbox, container) = (self.sandbox.clone(), self.container.clone());
