@@ -331,6 +331,8 @@ pub(crate) struct DoctorArgs {
     #[arg(long, value_name = "sha256:HASH", requires = "join")]
     pub(crate) discovery_token_ca_cert_hash: Vec<String>,
     /// Hold the image store against the disk, too: every file of every layer is looked at.
+    ///
+    /// Where no runtime runs, the store is opened as at a runtime's start, which deletes what pulls left unfinished.
     #[arg(long)]
     pub(crate) deep: bool,
     #[command(flatten)]

@@ -55,8 +55,6 @@ pub(super) fn registry(host: &str, answer: Result<String, String>) -> Check {
 
 /// A row for all, and one for each fault.
 pub(super) fn store(facts: &StoreFacts) -> Vec<Check> {
-    let remedy =
-        "remove the image (gantry rmi) and pull it again; look at the kernel's log for errors of the disk";
     match facts {
         StoreFacts::None(root) => vec![ok("store", format!("no images in {}", root.display()))],
         StoreFacts::Unknown(error) => {
@@ -67,7 +65,7 @@ pub(super) fn store(facts: &StoreFacts) -> Vec<Check> {
             if faults.is_empty() {
                 return vec![ok("store", format!("{all}: as they were unpacked"))];
             }
-            faults.iter().map(|fault| fail("store", fault.clone(), remedy.to_owned())).collect()
+            faults.iter().map(|fault| fail("store", fault.what.clone(), fault.remedy.clone())).collect()
         }
     }
 }
@@ -280,6 +278,8 @@ fn lacking<'a>(wanted: &[&'a str], found: &BTreeSet<String>) -> Vec<&'a str> {
 
 #[cfg(test)]
 mod tests {
+    use gantry_proto::runtime_ext::StoreFault;
+
     use super::*;
 
     fn set(names: &[&str]) -> BTreeSet<String> {
@@ -334,7 +334,9 @@ mod tests {
         assert_eq!(whole[0].verdict, CheckStatus::Ok);
         let seen = "2 images, 3 layers, 1.0MB in their files: as they were unpacked";
         assert_eq!(whole[0].seen, seen);
-        let broken = store(&looked(vec!["one".to_owned(), "two".to_owned()]));
+        let fault = |what: &str| StoreFault { what: what.into(), remedy: "mend it".into() };
+        let broken = store(&looked(vec![fault("one"), fault("two")]));
+        assert_eq!(broken[0].remedy, "mend it");
         let seen: Vec<_> = broken.iter().map(|check| (check.verdict, check.seen.as_str())).collect();
         assert_eq!(seen, [(CheckStatus::Fail, "one"), (CheckStatus::Fail, "two")]);
         assert_eq!(store(&StoreFacts::None("/x".into()))[0].verdict, CheckStatus::Ok);

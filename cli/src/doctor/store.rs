@@ -1,19 +1,19 @@
-//! What `gantry doctor --deep` asks of the image store: the runtime that runs, or the store itself where none does. Owns
-//! asking; never judges. Called by [`super`].
+//! What `gantry doctor --deep` asks of the image store: the runtime that runs, or the store itself where none does, which is
+//! opened as at a runtime's start. Owns asking; never judges. Called by [`super`].
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use gantry_proto::runtime_ext::runtime_extensions_client::RuntimeExtensionsClient;
-use gantry_proto::runtime_ext::{CheckStoreRequest, CheckStoreResponse};
+use gantry_proto::runtime_ext::{CheckStoreRequest, CheckStoreResponse, StoreFault};
 use tonic::transport::Channel;
 
-use crate::args::{DEFAULT_AGENT_SOCKET, DoctorFlags, RuntimeEndpoint, StoreFlags};
+use crate::args::{DoctorFlags, RuntimeEndpoint, StoreFlags};
 use crate::image_store::ImageStore;
 use crate::runtime_client;
 
 /// Of the images and layers of this node.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) enum StoreFacts {
     /// There never was an image below this folder.
     None(PathBuf),
@@ -23,8 +23,7 @@ pub(super) enum StoreFacts {
         images: u64,
         layers: u64,
         bytes: u64,
-        /// What is wrong, a sentence each.
-        faults: Vec<String>,
+        faults: Vec<StoreFault>,
     },
 }
 
@@ -42,11 +41,10 @@ pub(super) async fn look(flags: DoctorFlags) -> StoreFacts {
 
 /// None where there is no store: it is not made for a look.
 async fn ask(flags: DoctorFlags) -> Result<Option<CheckStoreResponse>> {
-    let endpoint = RuntimeEndpoint {
-        container_runtime_endpoint: None,
-        agent_socket: Path::new(DEFAULT_AGENT_SOCKET).to_owned(),
-    };
     let DoctorFlags { root, state, programs_dir, .. } = flags;
+    // Those of this node, and no other's.
+    let endpoint =
+        RuntimeEndpoint { container_runtime_endpoint: None, agent_socket: state.join("agent.sock") };
     let store = StoreFlags {
         root,
         state,

@@ -89,17 +89,23 @@ pub enum FileBytes {
 /// # Errors
 /// When a folder in it can't be read.
 pub fn of_files(path: &Path) -> io::Result<FileBytes> {
+    count_bytes(path, LIMITS)
+}
+
+fn count_bytes(path: &Path, limits: WalkLimits) -> io::Result<FileBytes> {
     let (mut bytes, mut linked) = (0_u64, HashSet::new());
-    let walked = walk(path, LIMITS, |found| {
-        let is_new = found.st_nlink == 1 || linked.insert(found.st_ino);
-        if FileType::from_raw_mode(found.st_mode).is_file() && is_new {
+    let walked = walk(path, limits, |found| {
+        if !FileType::from_raw_mode(found.st_mode).is_file() || linked.len() > limits.linked {
+            return;
+        }
+        if found.st_nlink == 1 || linked.insert(found.st_ino) {
             bytes = bytes.saturating_add(u64::try_from(found.st_size).unwrap_or(0));
         }
     })?;
     Ok(match walked {
         Walk::Gone => FileBytes::Gone,
-        Walk::Whole => FileBytes::Counted(bytes),
-        Walk::Cut => FileBytes::TooMany,
+        Walk::Whole if linked.len() <= limits.linked => FileBytes::Counted(bytes),
+        Walk::Whole | Walk::Cut => FileBytes::TooMany,
     })
 }
 
@@ -264,6 +270,21 @@ mod tests {
         assert!(counted(20).whole);
         let cut = counted(10);
         assert!(!cut.whole && cut.usage.inodes == 11, "{cut:?}");
+    }
+
+    #[test]
+    fn bytes_of_files_count_each_file_once_and_no_more_links_than_are_remembered() {
+        let folder = tempfile::tempdir().unwrap();
+        for file in 0..3 {
+            let at = |name| folder.path().join(format!("{file}-{name}"));
+            fs::write(at(0), "four").unwrap();
+            fs::hard_link(at(0), at(1)).unwrap();
+        }
+        std::os::unix::fs::symlink("0-0", folder.path().join("link")).unwrap();
+        let counted = |linked| count_bytes(folder.path(), WalkLimits { linked, ..LIMITS }).unwrap();
+        assert_eq!(counted(3), FileBytes::Counted(12));
+        assert_eq!(counted(2), FileBytes::TooMany);
+        assert_eq!(of_files(&folder.path().join("none")).unwrap(), FileBytes::Gone);
     }
 
     #[test]

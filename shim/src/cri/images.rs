@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use gantry_proto::cri;
 use gantry_proto::cri::image_service_server::ImageService;
 use gantry_proto::runtime_ext::{
-    CheckStoreResponse, LoadImagesRequest, LoadImagesResponse, LoadedImage, TagImageRequest, TagImageResponse,
+    CheckStoreResponse, LoadImagesRequest, LoadImagesResponse, LoadedImage, StoreFault, TagImageRequest,
+    TagImageResponse,
 };
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status, Streaming};
@@ -219,7 +220,11 @@ pub(super) async fn check(images: &Images) -> RpcResult<CheckStoreResponse> {
         images: check.images as u64,
         layers: check.layers as u64,
         bytes: check.bytes,
-        faults: check.faults.iter().map(ToString::to_string).collect(),
+        faults: check
+            .faults
+            .iter()
+            .map(|fault| StoreFault { what: fault.to_string(), remedy: fault.remedy().to_owned() })
+            .collect(),
     }))
 }
 

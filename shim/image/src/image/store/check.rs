@@ -25,36 +25,69 @@ pub struct StoreCheck {
     pub faults: Vec<StoreFault>,
 }
 
-/// One thing that is wrong with a store.
+/// One thing that is wrong with a store. `images` are names of those that have the layer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreFault {
     /// Its files are not there.
-    #[error("the folder {folder} of layer {layer} is not there")]
-    LayerGone { layer: String, folder: String },
+    #[error("{images}: the folder {folder} of layer {layer} is not there")]
+    LayerGone { layer: String, folder: String, images: String },
     /// Files of it were cut short or written to.
-    #[error(
-        "the files of layer {layer} in {folder} have {found} bytes, and had {unpacked} when it was unpacked"
-    )]
-    LayerSize { layer: String, folder: String, unpacked: u64, found: u64 },
+    #[error("{images}: the files of layer {layer} in {folder} have {found} bytes; {unpacked} were unpacked")]
+    LayerSize { layer: String, folder: String, images: String, unpacked: u64, found: u64 },
     /// The disk does not give it back.
-    #[error("layer {layer} in {folder} can't be read: {error}")]
-    LayerUnreadable { layer: String, folder: String, error: String },
+    #[error("{images}: layer {layer} in {folder} cannot be read: {error}")]
+    LayerUnreadable { layer: String, folder: String, images: String, error: String },
     /// A container of the image would lack files.
-    #[error("image {image} lacks layer {layer}")]
+    #[error("{image} lacks layer {layer}")]
     ImageIncomplete { image: String, layer: String },
     /// A document of the image is not the one that was pulled.
-    #[error("the stored {document} of image {image} has another digest")]
+    #[error("{image}: the stored {document} has another digest")]
     ImageDocument { image: String, document: &'static str },
     /// Space that nothing will give back before the next start.
     #[error("no layer has the folder {folder}")]
     StrayFolder { folder: String },
 }
 
+impl StoreFault {
+    /// What to do.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::StrayFolder { .. } => "restart the runtime: its start deletes what no layer has",
+            Self::LayerGone { .. }
+            | Self::LayerSize { .. }
+            | Self::LayerUnreadable { .. }
+            | Self::ImageIncomplete { .. }
+            | Self::ImageDocument { .. } => {
+                "stop the pods of the image, remove it (gantry rmi), pull it again; the kernel's log has errors of the disk"
+            }
+        }
+    }
+}
+
+/// An image as the index has it.
+struct IndexedImage {
+    id: String,
+    /// One of its names, else its ID.
+    name: String,
+    record: Arc<ImageRecord>,
+}
+
 /// What the index says at one moment.
 struct Index {
     layers: Vec<(String, Arc<LayerRecord>)>,
-    images: Vec<(String, Arc<ImageRecord>)>,
+    images: Vec<IndexedImage>,
     strays: Vec<String>,
+}
+
+impl Index {
+    /// Names of the images that have a layer.
+    fn images_of(&self, layer: &str) -> String {
+        let has = |image: &&IndexedImage| image.record.keys().any(|key| key == layer);
+        let names: Vec<&str> = self.images.iter().filter(has).map(|image| image.name.as_str()).collect();
+        // A container still stands on it.
+        if names.is_empty() { "an image that was removed".to_owned() } else { names.join(", ") }
+    }
 }
 
 impl Store {
@@ -63,23 +96,25 @@ impl Store {
     /// # Errors
     /// [`StoreError::Io`] when the folder of layers can't be listed.
     pub(crate) fn check(&self) -> Result<StoreCheck, StoreError> {
-        let Index { layers, images, strays } = self.index()?;
-        let mut check = StoreCheck { images: images.len(), layers: layers.len(), ..StoreCheck::default() };
-        check.faults.extend(strays.into_iter().map(|folder| StoreFault::StrayFolder { folder }));
-        let known: HashSet<&str> = layers.iter().map(|(key, _)| key.as_str()).collect();
-        for (id, record) in &images {
-            check.faults.extend(image_faults(id, record, &known));
+        let index = self.index()?;
+        let (images, layers) = (index.images.len(), index.layers.len());
+        let mut check = StoreCheck { images, layers, ..StoreCheck::default() };
+        check
+            .faults
+            .extend(index.strays.iter().map(|folder| StoreFault::StrayFolder { folder: folder.clone() }));
+        let known: HashSet<&str> = index.layers.iter().map(|(key, _)| key.as_str()).collect();
+        for image in &index.images {
+            check.faults.extend(image_faults(image, &known));
         }
-        for (key, record) in &layers {
+        for (key, record) in &index.layers {
             let outcome = of_files(&self.layers_dir.join(&record.folder)).map_err(|error| error.to_string());
             if let Ok(FileBytes::Counted(bytes)) = outcome {
                 check.bytes += bytes;
             }
-            let fault = layer_fault(key, record, outcome);
+            let fault = layer_fault(key, record, outcome, || index.images_of(key));
             // One that was removed meanwhile had to go.
-            check
-                .faults
-                .extend(fault.filter(|_| self.layer(key).is_some_and(|now| now.folder == record.folder)));
+            let is_here = || self.layer(key).is_some_and(|now| now.folder == record.folder);
+            check.faults.extend(fault.filter(|_| is_here()));
         }
         Ok(check)
     }
@@ -98,41 +133,54 @@ impl Store {
         strays.sort();
         Ok(self.read(|state| {
             let layers = state.layers.iter().map(|(key, record)| (key.clone(), Arc::clone(record)));
-            let images = state.images.iter().map(|(id, held)| (id.clone(), Arc::clone(&held.record)));
+            let images = state.images.iter().map(|(id, held)| {
+                let name = held.shown.repo_tags.first().or(held.shown.repo_digests.first()).unwrap_or(id);
+                IndexedImage { id: id.clone(), name: name.clone(), record: Arc::clone(&held.record) }
+            });
             let (mut layers, mut images): (Vec<_>, Vec<_>) = (layers.collect(), images.collect());
             layers.sort_by(|(a, _), (b, _)| a.cmp(b));
-            images.sort_by(|(a, _), (b, _)| a.cmp(b));
+            images.sort_by(|a, b| a.name.cmp(&b.name));
             Index { layers, images, strays }
         }))
     }
 }
 
-fn image_faults(id: &str, record: &ImageRecord, known: &HashSet<&str>) -> Vec<StoreFault> {
+fn image_faults(image: &IndexedImage, known: &HashSet<&str>) -> Vec<StoreFault> {
+    let IndexedImage { id, name, record } = image;
     let lacking = record.keys().filter(|key| !known.contains(key.as_str()));
     let mut faults: Vec<_> = lacking
-        .map(|layer| StoreFault::ImageIncomplete { image: id.to_owned(), layer: layer.clone() })
+        .map(|layer| StoreFault::ImageIncomplete { image: name.clone(), layer: layer.clone() })
         .collect();
     for (document, text, digest) in
-        [("config", &record.config, id), ("manifest", &record.manifest, record.manifest_digest.as_str())]
+        [("config", &record.config, id), ("manifest", &record.manifest, &record.manifest_digest)]
     {
-        if Digest::of(text.as_bytes()).to_string() != digest {
-            faults.push(StoreFault::ImageDocument { image: id.to_owned(), document });
+        if Digest::of(text.as_bytes()).to_string() != *digest {
+            faults.push(StoreFault::ImageDocument { image: name.clone(), document });
         }
     }
     faults
 }
 
-fn layer_fault(key: &str, record: &LayerRecord, outcome: Result<FileBytes, String>) -> Option<StoreFault> {
+fn layer_fault(
+    key: &str,
+    record: &LayerRecord,
+    outcome: Result<FileBytes, String>,
+    images: impl FnOnce() -> String,
+) -> Option<StoreFault> {
     let (layer, folder) = (key.to_owned(), record.folder.clone());
     let unpacked = record.unpacked;
     match outcome {
-        Err(error) => Some(StoreFault::LayerUnreadable { layer, folder, error }),
-        Ok(FileBytes::Gone) => Some(StoreFault::LayerGone { layer, folder }),
+        Err(error) => Some(StoreFault::LayerUnreadable { layer, folder, images: images(), error }),
+        Ok(FileBytes::TooMany) => {
+            let error = "it has more files, or folders within folders, than are looked at".to_owned();
+            Some(StoreFault::LayerUnreadable { layer, folder, images: images(), error })
+        }
+        Ok(FileBytes::Gone) => Some(StoreFault::LayerGone { layer, folder, images: images() }),
         // Files that a later entry of the archive replaced have been counted with the others.
         Ok(FileBytes::Counted(found)) if found > unpacked || (record.exact && found < unpacked) => {
-            Some(StoreFault::LayerSize { layer, folder, unpacked, found })
+            Some(StoreFault::LayerSize { layer, folder, images: images(), unpacked, found })
         }
-        Ok(FileBytes::Counted(_) | FileBytes::TooMany) => None,
+        Ok(FileBytes::Counted(_)) => None,
     }
 }
 

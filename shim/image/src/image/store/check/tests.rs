@@ -73,7 +73,8 @@ impl Whole {
     }
 
     fn size_fault(&self, found: u64) -> StoreFault {
-        StoreFault::LayerSize { layer: self.layer.clone(), folder: "f".to_owned(), unpacked: 5, found }
+        let (layer, folder, images) = (self.layer.clone(), "f".to_owned(), "a:b".to_owned());
+        StoreFault::LayerSize { layer, folder, images, unpacked: 5, found }
     }
 }
 
@@ -100,7 +101,11 @@ fn a_file_that_was_cut_short_is_named_unless_the_archive_had_it_twice() {
 fn a_folder_that_is_gone_and_one_that_nobody_has_are_named() {
     let whole = Whole::new(true);
     fs::rename(whole.store.layers_dir().join("f"), whole.store.layers_dir().join("g")).unwrap();
-    let gone = StoreFault::LayerGone { layer: whole.layer.clone(), folder: "f".to_owned() };
+    let gone = StoreFault::LayerGone {
+        layer: whole.layer.clone(),
+        folder: "f".to_owned(),
+        images: "a:b".to_owned(),
+    };
     assert_eq!(whole.faults(), [StoreFault::StrayFolder { folder: "g".to_owned() }, gone]);
 }
 
@@ -108,8 +113,7 @@ fn a_folder_that_is_gone_and_one_that_nobody_has_are_named() {
 fn an_image_without_its_layer_is_named() {
     let whole = Whole::new(true);
     whole.store.write(|state| state.note(Change::DropLayer { key: whole.layer.clone() }));
-    let image = whole.image.clone();
-    let incomplete = StoreFault::ImageIncomplete { image, layer: whole.layer.clone() };
+    let incomplete = StoreFault::ImageIncomplete { image: "a:b".to_owned(), layer: whole.layer.clone() };
     assert_eq!(whole.faults(), [StoreFault::StrayFolder { folder: "f".to_owned() }, incomplete]);
 }
 
@@ -119,9 +123,19 @@ fn a_document_that_is_not_the_one_that_was_pulled_is_named() {
     let record = whole.store.image_record(&whole.image).unwrap();
     let record = ImageRecord { manifest: "{ }".to_owned(), ..(*record).clone() };
     let known: HashSet<&str> = HashSet::from([whole.layer.as_str()]);
-    let image = whole.image.clone();
-    assert_eq!(
-        image_faults(&whole.image, &record, &known),
-        [StoreFault::ImageDocument { image, document: "manifest" }]
+    let image = IndexedImage { id: whole.image.clone(), name: "a:b".to_owned(), record: Arc::new(record) };
+    let fault = StoreFault::ImageDocument { image: "a:b".to_owned(), document: "manifest" };
+    assert_eq!(image_faults(&image, &known), [fault]);
+}
+
+#[test]
+fn a_layer_of_which_not_all_was_looked_at_is_not_called_whole() {
+    let whole = Whole::new(true);
+    let record = whole.store.layer(&whole.layer).unwrap();
+    let fault = layer_fault(&whole.layer, &record, Ok(FileBytes::TooMany), || "a:b".to_owned()).unwrap();
+    assert!(fault.to_string().starts_with("a:b: layer sha256:"), "{fault}");
+    assert!(
+        fault.to_string().ends_with("more files, or folders within folders, than are looked at"),
+        "{fault}"
     );
 }
