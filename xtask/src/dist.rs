@@ -20,6 +20,8 @@ use crate::{build, sh};
 
 /// The version of cargo-deb.
 const CARGO_DEB: &str = "3.8.0";
+/// A package that is made already.
+const DEB: &str = "DEB";
 
 /// Bytes that gantry itself may have.
 const LARGEST: u64 = 30_000_000;
@@ -82,9 +84,18 @@ pub(crate) fn run(no_install: bool) -> Result<()> {
     Ok(())
 }
 
-/// The package, made anew.
+/// The package: the one that is named by `DEB`, or a new one.
 pub(crate) fn package() -> Result<PathBuf> {
-    Ok(make(false)?.folder.join(Stamp::of_the_commit()?.deb()))
+    match std::env::var_os(DEB) {
+        Some(deb) => fs::canonicalize(&deb).with_context(|| format!("{DEB}={}", deb.display())),
+        None => Ok(make(false)?.folder.join(Stamp::of_the_commit()?.deb())),
+    }
+}
+
+/// The folder of a package's programs, which is unpacked there.
+pub(crate) fn unpack(deb: &Path, to: &Path) -> Result<PathBuf> {
+    sh::run(Command::new("dpkg-deb").arg("--extract").arg(deb).arg(to))?;
+    Ok(to.join("usr/lib/gantry"))
 }
 
 /// Where things are.

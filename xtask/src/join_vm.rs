@@ -12,7 +12,6 @@ mod steps;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result};
 
@@ -23,8 +22,6 @@ use crate::kind::{self, Bed, timed, web};
 use crate::summary::Counts;
 use crate::{dist, sh, vagrant_box};
 
-/// Gantry's package; made anew where it is not given.
-const DEB: &str = "DEB";
 /// The machine's name, and so the node's.
 const NODE: &str = "gantry-vm";
 
@@ -107,9 +104,9 @@ impl<'a> Stage<'a> {
 /// All of it.
 pub(crate) fn tests() -> Result<Counts> {
     sh::require_root("a kind cluster")?;
-    let deb = package()?;
+    let deb = dist::package()?;
     let unpacked = tempfile::tempdir()?;
-    let own = programs(&deb, unpacked.path())?;
+    let own = dist::unpack(&deb, unpacked.path())?;
     vagrant_box::files()?;
     web::fetch()?;
     let made = kind::node_image(&own)?;
@@ -117,18 +114,4 @@ pub(crate) fn tests() -> Result<Counts> {
         Ok(stage) => stage.run("join-vm", &STEPS),
         Err(error) => Counts::check("join-vm: the machine's files", Err(error)),
     })
-}
-
-/// Gantry's package: the one that is named, or a new one.
-pub(crate) fn package() -> Result<PathBuf> {
-    match std::env::var_os(DEB) {
-        Some(deb) => fs::canonicalize(&deb).with_context(|| format!("{DEB}={}", deb.display())),
-        None => dist::package(),
-    }
-}
-
-/// What the package has is what the cluster's first node is made of.
-pub(crate) fn programs(deb: &Path, to: &Path) -> Result<PathBuf> {
-    sh::run(Command::new("dpkg-deb").arg("--extract").arg(deb).arg(to))?;
-    Ok(to.join("usr/lib/gantry"))
 }

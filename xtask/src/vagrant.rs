@@ -16,7 +16,7 @@ use crate::kind::pods::{Nodes, WAIT};
 use crate::kind::registry::{Filling, Served};
 use crate::kind::{self, Bed, timed, web};
 use crate::summary::Counts;
-use crate::{join_vm, sh, vagrant_box};
+use crate::{dist, sh, vagrant_box};
 
 /// kind's own default, as of the `Vagrantfile`.
 const CLUSTER: &str = "kind";
@@ -68,9 +68,9 @@ impl Stage<'_> {
 /// predecessor has failed is not tried.
 pub(crate) fn tests(filter: Option<&str>) -> Result<Counts> {
     sh::require_root("a kind cluster")?;
-    let deb = join_vm::package()?;
+    let deb = dist::package()?;
     let unpacked = tempfile::tempdir()?;
-    let own = join_vm::programs(&deb, unpacked.path())?;
+    let own = dist::unpack(&deb, unpacked.path())?;
     let boxed = vagrant_box::make()?;
     web::fetch()?;
     let made = kind::node_image(&own)?;

@@ -13,12 +13,12 @@ use gantry_tests::cluster::programs::{self, Set};
 use gantry_tests::image::{Image, Layer};
 
 use super::network::TAP;
-use super::{NODE, Stage, Step, package, programs, steps};
+use super::{NODE, Stage, Step, package, steps};
 use crate::kind::pods::{WAIT, containers};
 use crate::kind::registry::{Filling, Served};
 use crate::kind::{self, web};
 use crate::summary::Counts;
-use crate::{sh, vagrant_box};
+use crate::{dist, sh, vagrant_box};
 
 const STORM: &str = include_str!("storm.yaml");
 /// How often the power goes.
@@ -40,9 +40,9 @@ const STEPS: [Step; 6] = [
 /// All of it.
 pub(crate) fn tests() -> Result<Counts> {
     sh::require_root("a kind cluster")?;
-    let deb = package()?;
+    let deb = dist::package()?;
     let unpacked = tempfile::tempdir()?;
-    let own = programs(&deb, unpacked.path())?;
+    let own = dist::unpack(&deb, unpacked.path())?;
     vagrant_box::files()?;
     web::fetch()?;
     let made = kind::node_image(&own)?;

@@ -6,7 +6,7 @@ install -m 0755 "$peers"/cni/* "$tree/opt/cni/bin/"
 # kubeadm's pause image is the one that lies in the store.
 sed -i "s|registry.k8s.io/pause:[0-9.]*|$pause|" "$tree/etc/containerd/config.toml"
 grep -q -F "$pause" "$tree/etc/containerd/config.toml"
-# Of runc, too, where this host gives no lower scores (docs/adr/0038-a-kind-node-image.md).
+# A host that gives no lower OOM scores would refuse every sandbox (docs/adr/0038-a-kind-node-image.md).
 sed -i 's/restrict_oom_score_adj = false/restrict_oom_score_adj = true/' "$tree/etc/containerd/config.toml"
 # As kind's own image has it.
 chroot "$tree" sh -c 'ctr oci spec' |
