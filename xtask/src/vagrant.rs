@@ -102,8 +102,8 @@ fn run(mut stage: Stage<'_>, filter: &str) -> Counts {
         }
     }
     if counts.failed > 0 {
-        let look =
-            "journalctl --no-pager --lines 60 --unit gantry --unit kubelet; ip address; ip route; free";
+        let look = "journalctl --no-pager --lines 60 --unit gantry --unit kubelet; ip address; ip route; free; \
+                    uptime; gantry ps -A; tail --lines 20 /var/log/pods/kube-system_*/*/*.log";
         let said = stage.ssh.as_ref().map(|ssh| ssh.run(look));
         println!("{}", said.transpose().map_or_else(|error| format!("{error:#}"), Option::unwrap_or_default));
     }
@@ -186,9 +186,13 @@ fn no_machines(stage: &Stage<'_>) -> Result<()> {
 fn own_up(stage: &mut Stage<'_>) -> Result<()> {
     let network = stage.folder.join("network.yaml");
     fs::write(&network, kind::network_manifest("10.244.0.0/16"))?;
+    // Who has CLUSTER=vm has no kind cluster, whose control plane takes a share of an emulated machine's processor.
+    stage.bed.run(&["docker", "stop", &stage.bed.control_plane()])?;
     stage.vagrant.use_own_control_plane(&network);
-    stage.vagrant.run(&["up"])?;
+    let up = stage.vagrant.run(&["up"]);
+    // It tells why `up` failed, where that is so.
     stage.ssh = Some(stage.vagrant.ssh(CONTROL_PLANE)?);
+    up?;
     kubectl(stage, "wait --for=condition=Ready nodes --all --timeout=600s")?;
     println!("{}", kubectl(stage, "get nodes --output wide")?);
     let nodes = kubectl(stage, "get nodes --output name")?;
