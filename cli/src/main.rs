@@ -17,6 +17,8 @@ mod cp;
 mod ctr;
 mod detach;
 mod doctor;
+#[cfg(test)]
+mod documented;
 mod down;
 mod exec;
 mod explain;

@@ -51,7 +51,7 @@ fn files() -> Result<Vec<PathBuf>> {
 }
 
 /// The registry, with the image of the examples, in Docker Hub's place.
-fn docker_hub(certs: &Path) -> Result<Registry> {
+pub(crate) fn docker_hub(certs: &Path) -> Result<Registry> {
     let registry = Registry::start()?;
     let image = Image {
         layers: vec![Layer::busybox()?],

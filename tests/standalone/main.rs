@@ -6,6 +6,7 @@ mod alone;
 mod background;
 mod beside;
 mod commands;
+mod documents;
 mod examples;
 mod fleet;
 mod folder;

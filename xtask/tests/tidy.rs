@@ -8,6 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+#[path = "tidy/commands.rs"]
+mod commands;
 #[path = "tidy/dependencies.rs"]
 mod dependencies;
 #[path = "tidy/floors.rs"]
