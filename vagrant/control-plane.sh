@@ -55,6 +55,18 @@ kind: KubeletConfiguration
 failSwapOn: false
 YAML
 [ ! -e /etc/kubernetes/admin.conf ] || kubeadm reset --force --cri-socket unix:///run/gantry/gantry.sock
-kubeadm init --config /tmp/kubeadm.yaml
-kubectl apply --filename "$network"
+# The add-ons apart: kubeadm asks for them once and waits ten seconds, in which an API server that has just begun, in an
+# emulated machine, may not answer.
+kubeadm init --config /tmp/kubeadm.yaml --skip-phases addon
+again() {
+    tries=0
+    until "$@"; do
+        tries=$((tries + 1))
+        [ "$tries" -lt 30 ] || return 1
+        sleep 10
+    done
+}
+again kubectl get --raw /readyz
+again kubeadm init phase addon all --config /tmp/kubeadm.yaml
+again kubectl apply --filename "$network"
 : >"$made"

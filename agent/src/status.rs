@@ -16,6 +16,7 @@ pub(crate) mod start_sli;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use gantry_kube_client::identity::client::RequestPace;
 use gantry_metrics::Metrics;
 use gantry_model::pod::{self, PodUid};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
@@ -49,6 +50,8 @@ const AT_ONCE: usize = 10;
 pub(crate) struct StatusSources {
     /// None on a machine without an API server: then only the view is kept.
     pub client: Option<Client>,
+    /// Of that client, which waits for nothing itself.
+    pub pace: RequestPace,
     /// The API's pods.
     pub seen: watch::Receiver<ApiPods>,
     /// The agent's.

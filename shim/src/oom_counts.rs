@@ -37,7 +37,7 @@ const LOOKS: u32 = 20;
 pub(crate) fn watch_container(node: &Arc<Node>, container: &Arc<Container>, seen: Option<u64>) {
     let (node, container) = (Arc::clone(node), Arc::clone(container));
     tokio::spawn(async move {
-        let path = container.record().cgroup;
+        let path = container.record().cgroup.clone();
         let watched = Cgroup::new(&node.layout, &path).map_err(io::Error::other);
         match watched.and_then(|cgroup| OomCounter::watch(&cgroup.target())) {
             Ok(counter) => {

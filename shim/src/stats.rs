@@ -85,8 +85,8 @@ fn measure(node: &Node, container: &Container) -> Result<MeasuredContainer, Erro
         attributes: Some(cri::ContainerAttributes {
             id: record.id.clone(),
             metadata: Some(status::container_metadata(&record)),
-            labels: record.labels,
-            annotations: record.annotations,
+            labels: record.labels.clone(),
+            annotations: record.annotations.clone(),
         }),
         writable_layer: Some(disk::usage(node, container)),
         ..cri::ContainerStats::default()
@@ -142,10 +142,10 @@ fn measure_pod(node: &Node, sandbox: &Sandbox) -> Result<cri::PodSandboxStats, E
             io: io(&usage, at),
         }),
         attributes: Some(cri::PodSandboxAttributes {
-            id: record.id,
-            metadata: Some(status::pod_metadata(record.pod)),
-            labels: record.labels,
-            annotations: record.annotations,
+            id: record.id.clone(),
+            metadata: Some(status::pod_metadata(&record.pod)),
+            labels: record.labels.clone(),
+            annotations: record.annotations.clone(),
         }),
         windows: None,
     })

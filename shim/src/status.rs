@@ -10,7 +10,7 @@ use gantry_proto::cri;
 use crate::config::IFNAME;
 use crate::store::container::ContainerExit;
 use crate::store::record::{ContainerRecord, IdLine, PodName, Users};
-use crate::store::{Container, ContainerState, Sandbox, SandboxState, Store};
+use crate::store::{Container, ContainerState, Group, Sandbox, SandboxState, Store};
 use gantry_base::timeline::Span;
 
 /// Verbose info: where the time went.
@@ -39,8 +39,9 @@ pub(crate) fn matches_selector(
     selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
-pub(crate) fn pod_metadata(pod: PodName) -> cri::PodSandboxMetadata {
-    cri::PodSandboxMetadata { name: pod.name, uid: pod.uid, namespace: pod.namespace, attempt: pod.attempt }
+pub(crate) fn pod_metadata(pod: &PodName) -> cri::PodSandboxMetadata {
+    let PodName { name, uid, namespace, attempt } = pod.clone();
+    cri::PodSandboxMetadata { name, uid, namespace, attempt }
 }
 
 fn sandbox_state(sandbox: &Sandbox) -> cri::PodSandboxState {
@@ -52,20 +53,25 @@ fn sandbox_state(sandbox: &Sandbox) -> cri::PodSandboxState {
 
 pub(crate) fn sandboxes(store: &Store, filter: &cri::PodSandboxFilter) -> Vec<cri::PodSandbox> {
     let wanted = filter.state.as_ref().map(cri::PodSandboxStateValue::state);
-    let shown = store.sandboxes().into_iter().filter(|sandbox| sandbox.state() != SandboxState::Starting);
+    // A kubelet asks for one pod's, and often: the others are not looked at.
+    let candidates = match Group::of_labels(&filter.label_selector) {
+        Some(group) => store.sandboxes_in(&group),
+        None => store.sandboxes(),
+    };
+    let shown = candidates.into_iter().filter(|sandbox| sandbox.state() != SandboxState::Starting);
     shown
         .filter(|sandbox| filter.id.is_empty() || sandbox.id.starts_with(&filter.id))
         .filter(|sandbox| wanted.is_none_or(|wanted| wanted == sandbox_state(sandbox)))
         .map(|sandbox| (sandbox_state(&sandbox), sandbox.record()))
         .filter(|(_, record)| matches_selector(&record.labels, &filter.label_selector))
         .map(|(state, record)| cri::PodSandbox {
-            id: record.id,
-            metadata: Some(pod_metadata(record.pod)),
+            id: record.id.clone(),
+            metadata: Some(pod_metadata(&record.pod)),
             state: state.into(),
             created_at: record.created_at,
-            labels: record.labels,
-            annotations: record.annotations,
-            runtime_handler: record.runtime_handler,
+            labels: record.labels.clone(),
+            annotations: record.annotations.clone(),
+            runtime_handler: record.runtime_handler.clone(),
         })
         .collect()
 }
@@ -104,8 +110,8 @@ fn pod_status(sandbox: &Sandbox) -> cri::PodSandboxStatus {
         ..cri::NamespaceOption::default()
     };
     cri::PodSandboxStatus {
-        id: record.id,
-        metadata: Some(pod_metadata(record.pod)),
+        id: record.id.clone(),
+        metadata: Some(pod_metadata(&record.pod)),
         state: sandbox_state(sandbox).into(),
         created_at: record.created_at,
         network: Some(cri::PodSandboxNetworkStatus {
@@ -115,9 +121,9 @@ fn pod_status(sandbox: &Sandbox) -> cri::PodSandboxStatus {
         linux: Some(cri::LinuxPodSandboxStatus {
             namespaces: Some(cri::Namespace { options: Some(options) }),
         }),
-        labels: record.labels,
-        annotations: record.annotations,
-        runtime_handler: record.runtime_handler,
+        labels: record.labels.clone(),
+        annotations: record.annotations.clone(),
+        runtime_handler: record.runtime_handler.clone(),
     }
 }
 
@@ -164,8 +170,11 @@ fn image_spec(record: &ContainerRecord) -> cri::ImageSpec {
 
 pub(crate) fn containers(store: &Store, filter: &cri::ContainerFilter) -> Vec<cri::Container> {
     let wanted = filter.state.as_ref().map(cri::ContainerStateValue::state);
-    store
-        .containers()
+    let candidates = match Group::of_labels(&filter.label_selector) {
+        Some(group) => store.containers_in(&group),
+        None => store.containers(),
+    };
+    candidates
         .into_iter()
         .filter(|container| filter.id.is_empty() || container.id.starts_with(&filter.id))
         .filter(|container| {
@@ -177,14 +186,14 @@ pub(crate) fn containers(store: &Store, filter: &cri::ContainerFilter) -> Vec<cr
         .map(|(state, record)| cri::Container {
             metadata: Some(container_metadata(&record)),
             image: Some(record.requested_image()),
-            id: record.id,
-            pod_sandbox_id: record.sandbox_id,
-            image_ref: record.image_ref,
+            id: record.id.clone(),
+            pod_sandbox_id: record.sandbox_id.clone(),
+            image_ref: record.image_ref.clone(),
             state: state.into(),
             created_at: record.created_at,
-            labels: record.labels,
-            annotations: record.annotations,
-            image_id: record.image_id,
+            labels: record.labels.clone(),
+            annotations: record.annotations.clone(),
+            image_id: record.image_id.clone(),
         })
         .collect()
 }
@@ -215,10 +224,10 @@ pub(crate) fn container_status(container: &Container, verbose: bool) -> cri::Con
         }),
         mounts: record.mounts.iter().map(mount).collect(),
         stop_signal: stop_signal(record.stop_signal),
-        image_ref: record.image_ref,
-        image_id: record.image_id,
-        labels: record.labels,
-        annotations: record.annotations,
+        image_ref: record.image_ref.clone(),
+        image_id: record.image_id.clone(),
+        labels: record.labels.clone(),
+        annotations: record.annotations.clone(),
         ..cri::ContainerStatus::default()
     };
     if let ContainerState::Exited(ended) = state {

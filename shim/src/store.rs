@@ -3,20 +3,22 @@
 
 pub(crate) mod container;
 pub(crate) mod event_order;
+pub(crate) mod index;
 pub(crate) mod names;
 mod persisted;
 pub(crate) mod pins;
 pub(crate) mod record;
 pub(crate) mod sandbox;
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 pub(crate) use container::{Container, ContainerState};
+pub(crate) use index::Group;
 pub(crate) use names::Names;
 pub(crate) use sandbox::{Sandbox, SandboxState};
 
 use gantry_base::mutex::lock;
+use index::Index;
 
 /// No object, or more than one, has an id that begins so.
 #[derive(Debug, thiserror::Error)]
@@ -42,23 +44,10 @@ pub enum LookupError {
 /// All objects by id.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
-    sandboxes: Mutex<BTreeMap<String, Arc<Sandbox>>>,
-    containers: Mutex<BTreeMap<String, Arc<Container>>>,
+    sandboxes: Mutex<Index<Sandbox>>,
+    containers: Mutex<Index<Container>>,
     /// Names that a request or an object holds.
     pub names: Names,
-}
-
-/// The object with this id, or the only one whose id begins with it.
-fn find<T>(map: &BTreeMap<String, Arc<T>>, kind: &'static str, id: &str) -> Result<Arc<T>, LookupError> {
-    if let Some(found) = map.get(id) {
-        return Ok(found.clone());
-    }
-    let mut matching = map.range(id.to_owned()..).take_while(|(known, _)| known.starts_with(id));
-    match (matching.next(), matching.next()) {
-        (Some((_, found)), None) if !id.is_empty() => Ok(found.clone()),
-        (Some(_), Some(_)) if !id.is_empty() => Err(LookupError::Ambiguous { kind, id: id.to_owned() }),
-        _ => Err(LookupError::NotFound { kind, id: id.to_owned() }),
-    }
 }
 
 impl Store {
@@ -67,7 +56,7 @@ impl Store {
     /// # Errors
     /// None or several.
     pub(crate) fn sandbox(&self, id: &str) -> Result<Arc<Sandbox>, LookupError> {
-        find(&lock(&self.sandboxes), "sandbox", id)
+        lock(&self.sandboxes).find(id)
     }
 
     /// The container with this id or unique prefix.
@@ -75,47 +64,59 @@ impl Store {
     /// # Errors
     /// None or several.
     pub(crate) fn container(&self, id: &str) -> Result<Arc<Container>, LookupError> {
-        find(&lock(&self.containers), "container", id)
+        lock(&self.containers).find(id)
     }
 
     /// All sandboxes, by id.
     #[must_use]
     pub(crate) fn sandboxes(&self) -> Vec<Arc<Sandbox>> {
-        lock(&self.sandboxes).values().cloned().collect()
+        lock(&self.sandboxes).all()
     }
 
     /// All containers, by id.
     #[must_use]
     pub(crate) fn containers(&self) -> Vec<Arc<Container>> {
-        lock(&self.containers).values().cloned().collect()
+        lock(&self.containers).all()
     }
 
     /// The containers of one sandbox.
     #[must_use]
     pub(crate) fn containers_of(&self, sandbox: &str) -> Vec<Arc<Container>> {
-        lock(&self.containers).values().filter(|container| container.sandbox_id == sandbox).cloned().collect()
+        self.containers_in(&Group::Sandbox(sandbox.to_owned()))
+    }
+
+    /// The sandboxes of a group, by id.
+    #[must_use]
+    pub(crate) fn sandboxes_in(&self, group: &Group) -> Vec<Arc<Sandbox>> {
+        lock(&self.sandboxes).of(group)
+    }
+
+    /// The containers of a group, by id.
+    #[must_use]
+    pub(crate) fn containers_in(&self, group: &Group) -> Vec<Arc<Container>> {
+        lock(&self.containers).of(group)
     }
 
     /// Adds a sandbox.
     pub(crate) fn add_sandbox(&self, sandbox: Arc<Sandbox>) {
-        lock(&self.sandboxes).insert(sandbox.id.clone(), sandbox);
+        lock(&self.sandboxes).insert(sandbox);
     }
 
     /// Adds a container.
     pub(crate) fn add_container(&self, container: Arc<Container>) {
-        lock(&self.containers).insert(container.id.clone(), container);
+        lock(&self.containers).insert(container);
     }
 
     /// Forgets a sandbox and frees its name.
     pub(crate) fn forget_sandbox(&self, id: &str) {
-        if lock(&self.sandboxes).remove(id).is_some() {
+        if lock(&self.sandboxes).remove(id) {
             self.names.release(id);
         }
     }
 
     /// Forgets a container and frees its name.
     pub(crate) fn forget_container(&self, id: &str) {
-        if lock(&self.containers).remove(id).is_some() {
+        if lock(&self.containers).remove(id) {
             self.names.release(id);
         }
     }

@@ -28,10 +28,15 @@ pub(crate) fn watch(spec: &Spec<'_>) -> Result<()> {
     let mut seen = pod("seen", IDLE);
     seen["spec"]["containers"][0]["readinessProbe"] =
         json!({ "exec": { "command": ["cat", "/tmp/ready"] }, "periodSeconds": 1 });
+    // A pod that starts at once is not told of before it runs.
+    seen["spec"]["volumes"] = json!([{ "name": "late", "configMap": { "name": "late" } }]);
+    seen["spec"]["containers"][0]["volumeMounts"] = json!([{ "name": "late", "mountPath": "/late" }]);
     spec.apply(seen)?;
     let has = |wanted: &'static str| {
         move |said: &str| rows(said, "seen").iter().any(|row| row == wanted).then_some(())
     };
+    watch.await_said("a pod that waits for its volume", has("0/1 ContainerCreating"))?;
+    spec.apply(json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "late" } }))?;
     watch.await_said("a pod that runs and isn't ready", has("0/1 Running"))?;
     spec.shell("seen", "touch /tmp/ready")?;
     watch.await_said("a pod that is ready", has("1/1 Running"))?;

@@ -2,6 +2,8 @@
 //! machines are shared and noisy and only ratios of one run count. Owns the measuring and the
 //! numbers; prints nothing and keeps nothing. Called by `cargo xtask bench first`.
 
+pub mod pods;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

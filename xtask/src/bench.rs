@@ -1,9 +1,10 @@
-//! `cargo xtask bench first|pull`; this file is the first: it builds what is measured, enters namespaces of its own, prints medians
+//! `cargo xtask bench first|pods|pull`; this file is the first: it builds what is measured, enters namespaces of its own, prints medians
 //! and ratios. Keeps nothing: evidence is put into docs/evidence by hand, with the machine it came
 //! from. Called by `main`.
 
 pub(crate) mod kind_load;
 mod picture;
+pub(crate) mod pods;
 pub(crate) mod pull;
 
 use std::time::Duration;

@@ -178,6 +178,9 @@ enum Task {
     /// The half of the pulls' bench
     #[command(hide = true)]
     BenchPullInside(bench::pull::Asked),
+    /// The half of the pods' bench
+    #[command(hide = true)]
+    BenchPodsInside(bench::pods::Asked),
     /// The demo's own half, inside its namespaces
     #[command(hide = true)]
     DemoInside {
@@ -214,6 +217,8 @@ enum Bench {
         #[arg(long, default_value_t = 3)]
         pulls: usize,
     },
+    /// Many pods at once on a real control plane, and what the node asks of the API server for them
+    Pods(bench::pods::Asked),
     /// Pulls of images with the layers of well-known ones, and what each optimisation is worth
     Pull(bench::pull::Asked),
     /// `kind load` of a large image onto a node of upstream's and one of Gantry's
@@ -243,6 +248,8 @@ fn main() -> ExitCode {
         Task::Bench { what: Bench::Pull(asked) } => bench::pull::outside(&asked),
         Task::Bench { what: Bench::KindLoad(asked) } => bench::kind_load::run(&asked),
         Task::BenchPullInside(asked) => bench::pull::inside(&asked),
+        Task::Bench { what: Bench::Pods(asked) } => bench::pods::outside(&asked),
+        Task::BenchPodsInside(asked) => bench::pods::inside(&asked),
         Task::BenchInside { pods, pulls } => bench::inside(Counts { pods, pulls }),
         Task::DemoInside { out } => demo::inside(&out),
         Task::Test { tier, full, filter, repeat, look: _ } => {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use gantry_kube_client::fake_apiserver::FakeApiServer;
+use gantry_kube_client::identity::client::RequestPace;
 use gantry_metrics::Metrics;
 use gantry_model::clock::FakeClock;
 use gantry_model::pod::PodUid;
@@ -159,6 +160,7 @@ impl EvictionFixture {
         let (_, node) = watch::channel(Some(Arc::new(node)));
         let (_, telling) = status::publish(status::StatusSources {
             client: Some(self.server.client()),
+            pace: RequestPace::default(),
             seen: seen.clone(),
             pods: pods.clone(),
             statics: statics_seen,

@@ -112,7 +112,8 @@ impl Parts<'_> {
         drop(events::run(self.clients.as_ref().map(|c| c.events.clone()), &self.name, queue, pods.clone()));
         let shown = seen.clone().unwrap_or(nothing);
         let (told, _) = status::publish(status::StatusSources {
-            client: client.clone(),
+            client: self.clients.as_ref().map(|clients| clients.statuses.clone()),
+            pace: self.clients.as_ref().map(|clients| clients.pace.clone()).unwrap_or_default(),
             seen: shown.clone(),
             pods: pods.clone(),
             statics: statics.clone(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gantry_kube_client::fake_apiserver::FakeApiServer;
+use gantry_kube_client::identity::client::RequestPace;
 use gantry_metrics::Metrics;
 use gantry_model::clock::FakeClock;
 use gantry_model::pod::{Origin, Pod, PodUid};
@@ -70,6 +71,7 @@ impl ManagerFixture {
         let (_, node) = watch::channel(Some(Arc::new(node)));
         let (_, telling) = status::publish(status::StatusSources {
             client: Some(self.server.client()),
+            pace: RequestPace::default(),
             seen: seen.clone(),
             pods: agent.watch_pods(),
             statics: statics_seen,

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gantry_kube_client::backoff::Backoff;
+use gantry_kube_client::identity::client::Token;
 use gantry_kube_client::strategic_merge;
 use gantry_model::pod::{self, Origin, PodUid};
 use gantry_model::random;
@@ -16,7 +17,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use serde_json::{Value, json};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
 use super::merge::{self, PodEnd, merge};
@@ -43,6 +44,9 @@ const LOST_FOR: Duration = Duration::from_secs(60);
 /// still there then waits for its finalizers, or for us.
 const GOING_FOR: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(30);
+/// A pod that starts is told of once it runs, unless it takes longer than this: most of what is told in between nobody
+/// would see.
+const START: Duration = Duration::from_millis(200);
 
 /// What all patchers share.
 #[derive(Clone)]
@@ -50,6 +54,21 @@ pub(super) struct PatcherContext {
     pub(super) sources: StatusSources,
     pub(super) told: watch::Sender<Reported>,
     pub(super) permits: Arc<Semaphore>,
+}
+
+/// Leave for one request.
+struct Leave {
+    _permit: Option<OwnedSemaphorePermit>,
+    token: Token,
+}
+
+impl PatcherContext {
+    /// Waits until a request may be sent: not too many are under way, and the client's limit lets it pass. Cancel-safe.
+    async fn leave(&self) -> Leave {
+        // Nobody closes it.
+        let permit = self.permits.clone().acquire_owned().await.ok();
+        Leave { _permit: permit, token: self.sources.pace.reserve().await }
+    }
 }
 
 /// ```text
@@ -127,6 +146,7 @@ impl StatusPatcher {
         let uid = self.handles.borrow().pod.uid.clone();
         let mut seen = self.shared.sources.seen.clone();
         let mut statics = self.shared.sources.statics.clone();
+        let mut leave: Option<Leave> = None;
         loop {
             let handle = self.handles.borrow_and_update().clone();
             let mut status = handle.status.clone();
@@ -140,17 +160,21 @@ impl StatusPatcher {
             let pause = match step {
                 SyncStep::Over => break,
                 SyncStep::Rest(pause) => {
+                    leave = None;
                     self.look(&handle, &word, pause);
                     pause
                 }
-                SyncStep::Patch(pod, patch) => {
-                    self.patch(&pod, patch, &word).await;
-                    continue;
-                }
-                SyncStep::Delete(pod) => {
-                    self.delete(&pod).await;
-                    continue;
-                }
+                // What is sent is what is so then: a status that is overtaken while it waits never leaves.
+                step => match leave.take() {
+                    Some(leave) => {
+                        self.send(step, &word, leave).await;
+                        continue;
+                    }
+                    None => {
+                        leave = Some(self.shared.leave().await);
+                        continue;
+                    }
+                },
             };
             // All arms are cancel-safe: a change stays marked until it is looked at.
             tokio::select! {
@@ -250,7 +274,7 @@ impl StatusPatcher {
         } else {
             self.changed = None;
         }
-        let due = self.due(word, difference.is_some());
+        let due = self.due(word, difference.is_some()).or_else(|| self.starts(word, &target));
         if let Some(pause) = due {
             return SyncStep::Rest(Some(pause));
         }
@@ -273,6 +297,17 @@ impl StatusPatcher {
         };
         self.going = Some((uid.clone(), since));
         Some((since + GOING_FOR).saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
+    }
+
+    /// How long the first word of a pod that starts waits for the next one.
+    fn starts(&self, word: &Word, target: &Pod) -> Option<Duration> {
+        let known = target.status.as_ref().and_then(|status| status.container_statuses.as_ref());
+        let is_first = self.last.is_none() && known.is_none_or(Vec::is_empty);
+        if word.life != Life::Starting || !is_first {
+            return None;
+        }
+        let left = (self.changed? + START).saturating_duration_since(Instant::now());
+        (!left.is_zero()).then_some(left)
     }
 
     /// How long nothing may be sent yet.
@@ -317,10 +352,19 @@ impl StatusPatcher {
         Some(Api::namespaced(client, pod.metadata.namespace.as_deref().unwrap_or("default")))
     }
 
+    async fn send(&mut self, step: SyncStep, word: &Word, leave: Leave) {
+        let Leave { _permit, token } = leave;
+        token.spend();
+        match step {
+            SyncStep::Patch(pod, patch) => self.patch(&pod, patch, word).await,
+            SyncStep::Delete(pod) => self.delete(&pod).await,
+            SyncStep::Rest(_) | SyncStep::Over => {}
+        }
+    }
+
     async fn patch(&mut self, pod: &Pod, patch: Value, word: &Word) {
         let Some(api) = self.api(pod) else { return };
         let name = pod.metadata.name.clone().unwrap_or_default();
-        let Ok(_permit) = self.shared.permits.clone().acquire_owned().await else { return };
         let (parameters, patch) = (PatchParams::default(), Patch::Strategic(patch));
         let asked = api.patch_status(&name, &parameters, &patch);
         match timeout(PATIENCE, asked).await {
@@ -345,6 +389,7 @@ impl StatusPatcher {
 
     /// Looks whom the name belongs to now.
     async fn conflict(&mut self, pod: &Pod, api: &Api<Pod>, name: &str) {
+        self.shared.sources.pace.reserve().await.spend();
         match timeout(PATIENCE, api.get(name)).await {
             Ok(Ok(fresh)) if fresh.metadata.uid == pod.metadata.uid => {
                 self.answered = Some((Arc::new(fresh), Instant::now()));
@@ -363,7 +408,6 @@ impl StatusPatcher {
     async fn delete(&mut self, pod: &Pod) {
         let Some(api) = self.api(pod) else { return };
         let name = pod.metadata.name.clone().unwrap_or_default();
-        let Ok(_permit) = self.shared.permits.clone().acquire_owned().await else { return };
         let preconditions = Preconditions { uid: pod.metadata.uid.clone(), resource_version: None };
         let options =
             DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default().grace_period(0) };

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gantry_kube_client::fake_apiserver::{FakeApiServer, InjectedFault, RecordedRequest, Wrong};
+use gantry_kube_client::identity::client::{Pace, RequestPace};
 use gantry_metrics::Metrics;
 use gantry_model::clock::FakeClock;
 use gantry_model::pod::{Origin, Pod, PodUid};
@@ -68,12 +69,17 @@ struct StatusFixture {
 
 impl StatusFixture {
     fn new(server: &FakeApiServer) -> Self {
+        Self::with_pace(server, RequestPace::default())
+    }
+
+    fn with_pace(server: &FakeApiServer, pace: RequestPace) -> Self {
         let (pods, pods_seen) = watch::channel(Arc::from([]));
         let (statics, statics_seen) = watch::channel(None);
         let seen = pod_source::follow(server.client(), "n1");
         let metrics = Arc::new(Metrics::default());
         let (told, task) = publish(StatusSources {
             client: Some(server.client()),
+            pace,
             seen: seen.clone(),
             pods: pods_seen,
             statics: statics_seen,
@@ -203,6 +209,56 @@ async fn while_one_patch_is_under_way_only_the_latest_word_waits() {
     }
     bed.until("the last word", WEB, |pod| pod["status"]["message"] == "19").await;
     assert_eq!(bed.writes().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_starts_within_a_moment_is_told_of_once() {
+    let server = FakeApiServer::default();
+    let bed = StatusFixture::new(&server);
+    let worker = bed.run("web").await;
+    worker.says(Phase::Pending, "its image is there");
+    sleep(Duration::from_millis(60)).await;
+    worker.says(Phase::Running, "it runs");
+    worker.is(Life::Running);
+    let began = tokio::time::Instant::now();
+    bed.phase(WEB, "Running").await;
+    assert!(began.elapsed() < Duration::from_millis(50), "{:?}", began.elapsed());
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(bed.writes().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_start_takes_long_is_told_of_meanwhile() {
+    let server = FakeApiServer::default();
+    let bed = StatusFixture::new(&server);
+    let worker = bed.run("web").await;
+    // Each word is another one: none may put the first one off.
+    for n in 0..9 {
+        worker.says(Phase::Pending, &format!("layer {n}"));
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(bed.writes().len(), 0);
+    sleep(Duration::from_millis(40)).await;
+    assert_eq!(bed.writes().len(), 1);
+    worker.says(Phase::Running, "it runs");
+    worker.is(Life::Running);
+    bed.phase(WEB, "Running").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_status_that_is_overtaken_while_it_waits_for_the_clients_limit_is_never_sent() {
+    let server = FakeApiServer::default();
+    let bed = StatusFixture::with_pace(&server, RequestPace::new(Pace { per_second: 0.1, burst: 1.0 }));
+    let worker = bed.run("web").await;
+    bed.phase(WEB, "Pending").await;
+    let _ = bed.writes();
+    for n in 0..5 {
+        worker.says(Phase::Running, &n.to_string());
+        sleep(Duration::from_secs(1)).await;
+    }
+    let told = bed.until("one of them", WEB, |pod| pod["status"]["phase"] == "Running").await;
+    assert_eq!(told["status"]["message"], "4");
+    assert_eq!(bed.writes().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]

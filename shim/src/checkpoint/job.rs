@@ -40,7 +40,7 @@ pub(super) struct CheckpointJob {
     pub node: Arc<Node>,
     pub criu: Criu,
     pub container: Arc<Container>,
-    pub sandbox: SandboxRecord,
+    pub sandbox: Arc<SandboxRecord>,
     pub work: PathBuf,
     pub location: PathBuf,
     /// For the dump.

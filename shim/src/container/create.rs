@@ -74,7 +74,7 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
     // Before anything is made: from here to RemoveContainer the image's layers stay.
     let (image, pin) = node.images.pin(&named, &id).ok_or_else(|| Error::NoImage(named.clone()))?;
     let folder = node.container_folder(&id);
-    let (owned, mut parent, into) = (node.clone(), sandbox.record(), folder.clone());
+    let (owned, mut parent, into) = (node.clone(), SandboxRecord::clone(&sandbox.record()), folder.clone());
     // As containerd, which goes by the pod as it is now: `kubectl debug` may have added a privileged container to it.
     let now = request.sandbox_config.and_then(|config| config.linux?.security_context);
     parent.privileged |= now.is_some_and(|now| now.privileged);

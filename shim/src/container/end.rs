@@ -50,7 +50,7 @@ pub(crate) fn hooks_after(container: &Arc<Container>) {
 /// Ends what is left of a container that has ended, and removes its cgroup. Blocks. Whatever stays is
 /// reported, and removed, by RemoveContainer.
 pub(crate) fn free_cgroup(node: &Node, container: &Container) {
-    let path = container.record().cgroup;
+    let path = container.record().cgroup.clone();
     if let Err(error) = Cgroup::new(&node.layout, &path).and_then(|cgroup| cgroup.remove()) {
         tracing::warn!(cgroup = path, "{}", gantry_base::error::chain(&error));
     }
@@ -74,7 +74,7 @@ pub(crate) async fn kill(node: &Node, paths: Vec<String>) {
 /// Ends every container of a sandbox that has no monitor any more and that had begun to run.
 pub(crate) async fn end_rest(node: &Arc<Node>, sandbox: &str) {
     let containers = node.store.containers_of(sandbox);
-    kill(node, containers.iter().map(|container| container.record().cgroup).collect()).await;
+    kill(node, containers.iter().map(|container| container.record().cgroup.clone()).collect()).await;
     for container in containers {
         let pidfd = match container.state() {
             ContainerState::Running(pidfd) => Some(pidfd),

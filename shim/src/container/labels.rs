@@ -64,9 +64,10 @@ pub(super) fn add(
 /// The labels of a process and of its files, with a level that no pod has unless one is asked for.
 pub(crate) fn selinux(node: &Node, wanted: &SelinuxOptions) -> (String, String) {
     node.selinux.labels(wanted, || {
-        let sandboxes = node.store.sandboxes().into_iter().map(|sandbox| sandbox.record().process_label);
+        let sandboxes =
+            node.store.sandboxes().into_iter().map(|sandbox| sandbox.record().process_label.clone());
         let containers =
-            node.store.containers().into_iter().map(|container| container.record().process_label);
+            node.store.containers().into_iter().map(|container| container.record().process_label.clone());
         sandboxes.chain(containers).collect()
     })
 }

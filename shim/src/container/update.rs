@@ -30,7 +30,7 @@ pub(crate) async fn update(
     let limits = resources(&merged);
     limits.check(node.layout.is_unified())?;
     if let ContainerState::Running(_) = container.state() {
-        let (layout, path) = (node.layout.clone(), container.record().cgroup);
+        let (layout, path) = (node.layout.clone(), container.record().cgroup.clone());
         let job = move || Cgroup::new(&layout, &path)?.update(&limits);
         match tokio::task::spawn_blocking(job).await? {
             // It ended meanwhile, and its cgroup with it: what is stored is all there is to change.

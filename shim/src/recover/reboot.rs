@@ -51,7 +51,7 @@ pub(super) fn settle(node: &Arc<Node>) -> JoinSet<()> {
 async fn release(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error> {
     // Stop and remove do the same.
     let _operation = sandbox.begin_operation().await;
-    let Some(mut attached) = sandbox.record().network else { return Ok(()) };
+    let Some(mut attached) = sandbox.record().network.clone() else { return Ok(()) };
     let path = attached.netns.clone();
     if gantry_cni::netns::open(&path).is_err() {
         attached.netns = PathBuf::new();

@@ -159,7 +159,7 @@ pub(crate) fn collect(node: &Node) -> Result<(), Vec<Error>> {
         .iter()
         .map(|sandbox| sandbox.record())
         .filter(|record| !record.stopped)
-        .filter_map(|record| record.network.map(|network| (record.id, network)))
+        .filter_map(|record| record.network.clone().map(|network| (record.id.clone(), network)))
         .collect();
     // No configuration today is no error here: status tells it.
     let mut lists: BTreeMap<String, Conflist> =

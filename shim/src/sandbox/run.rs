@@ -283,7 +283,7 @@ fn prepare(sandbox: &Sandbox, spec: &SandboxSpec) -> Result<(), Error> {
     let root = sandbox.folder.join("root");
     fs::create_dir_all(&root).map_err(|source| wrap(&root, source))?;
     failpoint!("run.folder"?);
-    record::write(&sandbox.folder, &sandbox.record())?;
+    record::write(&sandbox.folder, &*sandbox.record())?;
     failpoint!("run.record"?);
     files::write(&sandbox.folder, spec)?;
     failpoint!("run.files"?);
@@ -310,7 +310,7 @@ async fn start_pause(
 ) -> Result<(), Error> {
     let _stage = sandbox.spans.stage("pause");
     let client = sandbox.monitor().ok_or_else(|| Error::SandboxNotReady(sandbox.id.clone()))?;
-    let netns = sandbox.record().network.map(|network| network.netns.display().to_string());
+    let netns = sandbox.record().network.as_ref().map(|network| network.netns.display().to_string());
     // Pause has no capabilities.
     let filter = seccomp::filter(&spec.seccomp, 0)?;
     let start = StartSandbox {

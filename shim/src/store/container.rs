@@ -107,9 +107,9 @@ impl Container {
         self.after.blocking_lock()
     }
 
-    /// A copy of the record.
+    /// The record as it is now; who reads it holds no lock and copies nothing.
     #[must_use]
-    pub(crate) fn record(&self) -> ContainerRecord {
+    pub(crate) fn record(&self) -> Arc<ContainerRecord> {
         self.record.get()
     }
 

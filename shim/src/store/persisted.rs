@@ -23,40 +23,40 @@ type Write<R> = fn(&Path, &R) -> Result<(), Error>;
 #[derive(Debug)]
 pub(super) struct Persisted<R> {
     /// With how often it was changed.
-    record: Mutex<(u64, R)>,
+    record: Mutex<(u64, Arc<R>)>,
     /// Of these changes the last one on disk. Held while writing: changes come to the disk one after the
     /// other, and never an older one over a newer one.
     written: Arc<Mutex<u64>>,
     write: Write<R>,
 }
 
-impl<R: Clone + Serialize + Send + 'static> Persisted<R> {
+impl<R: Clone + Serialize + Send + Sync + 'static> Persisted<R> {
     /// What is on disk already, or will be written by others for the first time.
     pub(super) fn new(record: R) -> Self {
         Self::with_writer(record, record::write)
     }
 
     fn with_writer(record: R, write: Write<R>) -> Self {
-        Self { record: Mutex::new((0, record)), written: Arc::default(), write }
+        Self { record: Mutex::new((0, Arc::new(record))), written: Arc::default(), write }
     }
 
-    /// A copy.
-    pub(super) fn get(&self) -> R {
-        lock(&self.record).1.clone()
+    /// As it is now. A change makes a new one where somebody still reads this one.
+    pub(super) fn get(&self) -> Arc<R> {
+        Arc::clone(&lock(&self.record).1)
     }
 
     /// Changes the record: in memory at once, on disk when the future has ended.
     pub(super) fn update(&self, folder: &Path, change: impl FnOnce(&mut R)) -> Saving {
-        let (number, copy) = {
+        let (number, changed) = {
             let mut record = lock(&self.record);
-            change(&mut record.1);
+            change(Arc::make_mut(&mut record.1));
             record.0 += 1;
             record.clone()
         };
         let (folder, written, write) = (folder.to_owned(), Arc::clone(&self.written), self.write);
         Box::pin(async move {
             let path = folder.join(record::FILE);
-            let job = move || write_if_newer(&written, number, &folder, &copy, write);
+            let job = move || write_if_newer(&written, number, &folder, &*changed, write);
             match tokio::task::spawn_blocking(job).await {
                 Ok(result) => result,
                 Err(source) => Err(Error::Write { path, source: io::Error::other(source) }),
@@ -70,12 +70,12 @@ fn write_if_newer<R>(
     written: &Mutex<u64>,
     number: u64,
     folder: &Path,
-    copy: &R,
+    record: &R,
     write: Write<R>,
 ) -> Result<(), Error> {
     let mut written = lock(written);
     if *written < number {
-        write(folder, copy)?;
+        write(folder, record)?;
         *written = number;
     }
     Ok(())
@@ -124,13 +124,13 @@ mod tests {
         second.await.unwrap();
         first.await.unwrap();
         let text = std::fs::read_to_string(folder.path().join(record::FILE)).unwrap();
-        assert_eq!((text.as_str(), persisted.get()), ("11", 11));
+        assert_eq!((text.as_str(), *persisted.get()), ("11", 11));
     }
 
     #[tokio::test]
     async fn a_record_that_cannot_be_written_is_an_error_and_memory_has_the_change() {
         let persisted = Persisted::new(0);
         assert!(persisted.update(Path::new("/none/such"), |value| *value = 1).await.is_err());
-        assert_eq!(persisted.get(), 1);
+        assert_eq!(*persisted.get(), 1);
     }
 }

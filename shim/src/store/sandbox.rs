@@ -79,9 +79,9 @@ impl Sandbox {
         self.operation.lock().await
     }
 
-    /// A copy of the record.
+    /// The record as it is now; who reads it holds no lock and copies nothing.
     #[must_use]
-    pub(crate) fn record(&self) -> SandboxRecord {
+    pub(crate) fn record(&self) -> Arc<SandboxRecord> {
         self.record.get()
     }
 

@@ -61,7 +61,7 @@ impl ForwardTarget {
         if sandbox.state() != SandboxState::Ready {
             return Err(Error::SandboxNotReady(sandbox.id.clone()));
         }
-        let netns = sandbox.record().network.map(|network| network.netns);
+        let netns = sandbox.record().network.as_ref().map(|network| network.netns.clone());
         Ok(Self { sandbox: sandbox.id.clone(), netns, dials: Arc::new(Semaphore::new(DIALS_OF_CLIENT)) })
     }
 

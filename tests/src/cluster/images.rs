@@ -15,7 +15,7 @@ use crate::{go, image};
 /// Where a cluster's registry listens.
 pub(super) const REGISTRY: &str = "127.0.0.1:5995";
 /// The pause image of Kubernetes 1.36.
-pub(super) const PAUSE: &str = "registry.k8s.io/pause:3.10.2";
+pub const PAUSE: &str = "registry.k8s.io/pause:3.10.2";
 /// Registries whose images the local one has, by the same repository and tag.
 pub(super) const MIRRORED: [&str; 5] = ["registry.k8s.io", "gcr.io", "k8s.gcr.io", "docker.io", "quay.io"];
 

@@ -30,7 +30,7 @@ use tokio::time::Instant;
 use tower::{BoxError, Service};
 
 use self::body::StreamBody;
-pub use self::pace::Pace;
+pub use self::pace::{Pace, RequestPace, Token};
 use super::kubeconfig::{Access, Authorization};
 use super::{Current, Shown};
 
@@ -45,6 +45,10 @@ const CONNECT: Duration = Duration::from_secs(30);
 pub struct Clients {
     /// For everything.
     pub pods: kube::Client,
+    /// For the statuses of pods: over the same connections, and each request waits for `pace` before it is made.
+    pub statuses: kube::Client,
+    /// Of `pods` and `statuses` together.
+    pub pace: RequestPace,
     /// For the lease and the node's status.
     pub lease: kube::Client,
     /// For events.
@@ -96,10 +100,13 @@ impl Clients {
         let lines = || Lines::new(access, current.clone(), patient, metrics.clone());
         let (pods, lease, events) = (lines()?, lines()?, lines()?);
         let client = |way: Way| kube::Client::new(way, "default");
+        let (pace, of_events) = (RequestPace::new(limits.pods), RequestPace::new(limits.events));
         Ok(Self {
-            pods: client(Way::new(pods.clone(), Some(limits.pods), None)),
+            pods: client(Way::new(pods.clone(), pace.limiter(), None)),
+            statuses: client(Way::new(pods.clone(), None, None)),
+            pace,
             lease: client(Way::new(lease.clone(), None, Some(limits.lease))),
-            events: client(Way::new(events.clone(), Some(limits.events), None)),
+            events: client(Way::new(events.clone(), of_events.limiter(), None)),
             lines: [pods, lease, events],
         })
     }
@@ -205,8 +212,8 @@ struct Way {
 }
 
 impl Way {
-    fn new(lines: Lines, pace: Option<Pace>, within: Option<Duration>) -> Self {
-        Self { lines, pace: pace.and_then(pace::RateLimiter::new).map(Arc::new), within }
+    fn new(lines: Lines, pace: Option<Arc<pace::RateLimiter>>, within: Option<Duration>) -> Self {
+        Self { lines, pace, within }
     }
 
     fn dress(&self, request: &mut Request<Body>) -> Result<(), BoxError> {

@@ -1,7 +1,7 @@
 //! How fast requests may follow each other: a bucket of tokens, as upstream's clients have it. Owns
-//! the count; never what waits. Called by [`super`].
+//! the count; never what waits. Called by [`super`], and by who has to know when a request may leave before it makes it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -35,7 +35,12 @@ impl RateLimiter {
 
     /// Waits for its turn. Who gives up while waiting leaves it to the next: an API server that comes back would else
     /// find a queue of requests that nobody waits for.
-    pub(super) async fn pass(&self) {
+    pub(super) async fn pass(self: &Arc<Self>) {
+        self.reserve().await.spend();
+    }
+
+    /// The same; a token that is not spent is the next one's.
+    async fn reserve(self: &Arc<Self>) -> Token {
         let wait = {
             let mut bucket = self.bucket();
             let now = Instant::now();
@@ -44,25 +49,55 @@ impl RateLimiter {
             *bucket = (tokens, Some(now));
             Duration::from_secs_f64((-tokens / self.pace.per_second).max(0.0))
         };
+        let token = Token(Some(Arc::clone(self)));
         if !wait.is_zero() {
-            let mut turn = PendingToken { gate: self, is_used: false };
             tokio::time::sleep(wait).await;
-            turn.is_used = true;
+        }
+        token
+    }
+}
+
+/// The pace of a way to the API server, for who asks on a way without one.
+#[derive(Debug, Clone, Default)]
+pub struct RequestPace(Option<Arc<RateLimiter>>);
+
+impl RequestPace {
+    /// Without a limit where it allows nothing.
+    #[must_use]
+    pub fn new(pace: Pace) -> Self {
+        Self(RateLimiter::new(pace).map(Arc::new))
+    }
+
+    pub(super) fn limiter(&self) -> Option<Arc<RateLimiter>> {
+        self.0.clone()
+    }
+
+    /// Waits until a request may leave; at once where there is no limit. Cancel-safe.
+    pub async fn reserve(&self) -> Token {
+        match &self.0 {
+            Some(limiter) => limiter.reserve().await,
+            None => Token(None),
         }
     }
 }
 
-/// A token that is waited for.
-struct PendingToken<'a> {
-    gate: &'a RateLimiter,
-    is_used: bool,
+/// One request's leave. Dropped, it is the next one's.
+#[derive(Debug)]
+#[must_use]
+pub struct Token(Option<Arc<RateLimiter>>);
+
+impl Token {
+    /// The request leaves.
+    pub fn spend(mut self) {
+        self.0 = None;
+    }
 }
 
-impl Drop for PendingToken<'_> {
+impl Drop for Token {
     fn drop(&mut self) {
-        if !self.is_used {
-            let mut bucket = self.gate.bucket();
-            bucket.0 = (bucket.0 + 1.0).min(self.gate.pace.burst);
+        if let Some(limiter) = &self.0 {
+            let mut bucket = limiter.bucket();
+            bucket.0 = (bucket.0 + 1.0).min(limiter.pace.burst);
         }
     }
 }
@@ -73,7 +108,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_gives_up_leaves_the_turn_to_the_next() {
-        let gate = RateLimiter::new(Pace { per_second: 10.0, burst: 1.0 }).unwrap();
+        let gate = Arc::new(RateLimiter::new(Pace { per_second: 10.0, burst: 1.0 }).unwrap());
         gate.pass().await;
         let start = Instant::now();
         let all = (0..100).map(|_| tokio::time::timeout(Duration::from_millis(50), gate.pass()));
@@ -84,8 +119,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_token_that_is_not_spent_is_the_next_ones() {
+        let pace = RequestPace::new(Pace { per_second: 1.0, burst: 1.0 });
+        let start = Instant::now();
+        drop(pace.reserve().await);
+        pace.reserve().await.spend();
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        pace.reserve().await.spend();
+        assert!(start.elapsed() >= Duration::from_secs(1));
+        RequestPace::default().reserve().await.spend();
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_burst_passes_at_once_and_the_rest_at_its_pace() {
-        let gate = RateLimiter::new(Pace { per_second: 10.0, burst: 5.0 }).unwrap();
+        let gate = Arc::new(RateLimiter::new(Pace { per_second: 10.0, burst: 5.0 }).unwrap());
         let start = Instant::now();
         for _ in 0..5 {
             gate.pass().await;
