@@ -19,7 +19,7 @@ mod validate;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 pub use self::fields::KubeletConfiguration;
 use self::flag::ParsedFlags;
@@ -48,6 +48,8 @@ pub struct Loaded {
     pub flags: KubeletFlags,
     /// What files, drop-ins and flags say together.
     pub config: KubeletConfiguration,
+    /// Whether one of them says how fast the API server may be asked: the default does not count.
+    pub is_api_limit_set: bool,
     /// Every flag and its value, sorted.
     pub flagz: Vec<(String, String)>,
     /// What has to be told once logging works.
@@ -120,11 +122,12 @@ pub fn load(arguments: &[String], host: Host, mut deprecated: impl FnMut(&str)) 
     apply(&given, &mut config)?;
     known(&gates, &config)?;
     labels::check(&flags.node_labels).map_err(Error::Labels)?;
+    let mut set = given.value("kube-api-qps").is_some() || given.value("kube-api-burst").is_some();
     if !flags.config.is_empty() {
-        config = from_file(&flags.config, &gates, &mut notes)?;
+        config = from_file(&flags.config, &gates, &mut notes, &mut set)?;
     }
     if !flags.config_dir.is_empty() {
-        config = merge_flags(&config, &flags.config_dir, &gates, &mut notes)?;
+        config = merge_flags(&config, &flags.config_dir, &gates, &mut notes, &mut set)?;
     }
     apply(&given, &mut config)?;
     known(&gates, &config)?;
@@ -135,7 +138,7 @@ pub fn load(arguments: &[String], host: Host, mut deprecated: impl FnMut(&str)) 
     notes.extend(refused::inert(&config));
     notes.extend(refused::inert_flags(&given));
     let flagz = flag::all().iter().map(|flag| (flag.name.to_owned(), given.text(flag.name))).collect();
-    Ok(Order::Run(Box::new(Loaded { flags, config, flagz, notes })))
+    Ok(Order::Run(Box::new(Loaded { flags, config, is_api_limit_set: set, flagz, notes })))
 }
 
 /// Gates that nobody has, or that cannot move.
@@ -181,7 +184,17 @@ fn to_json(config: &KubeletConfiguration) -> Value {
     serde_json::to_value(config).unwrap_or_else(|_| json!({}))
 }
 
-fn from_file(path: &str, gates: &Gates, notes: &mut Vec<String>) -> Result<KubeletConfiguration, Error> {
+/// Whether a file says how fast the API server may be asked.
+fn sets_api_limit(document: &Map<String, Value>) -> bool {
+    ["kubeAPIQPS", "kubeAPIBurst"].iter().any(|key| document.get(*key).is_some_and(|value| !value.is_null()))
+}
+
+fn from_file(
+    path: &str,
+    gates: &Gates,
+    notes: &mut Vec<String>,
+    is_api_limit_set: &mut bool,
+) -> Result<KubeletConfiguration, Error> {
     let wrap = |source| Error::File { path: path.to_owned(), source };
     let absolute = std::path::absolute(path)
         .map_err(|source| wrap(file::Error::Read { path: PathBuf::from(path), source }))?;
@@ -189,6 +202,7 @@ fn from_file(path: &str, gates: &Gates, notes: &mut Vec<String>) -> Result<Kubel
     file::check_kind(&document.object).map_err(wrap)?;
     // No thresholds are something else than nothing about thresholds.
     let thresholds = document.object.get("evictionHard").is_some_and(|value| !value.is_null());
+    *is_api_limit_set |= sets_api_limit(&document.object);
     let (mut config, unknown) = file::decode(document.object).map_err(wrap)?;
     let strict: Vec<String> = document
         .duplicate
@@ -213,6 +227,7 @@ fn merge_flags(
     folder: &str,
     gates: &Gates,
     notes: &mut Vec<String>,
+    is_api_limit_set: &mut bool,
 ) -> Result<KubeletConfiguration, Error> {
     let walk = |source| Error::Walk { folder: folder.to_owned(), source };
     let mut value = to_json(base);
@@ -230,6 +245,7 @@ fn merge_flags(
             return Err(wrong(format!("error: strict decoding error: {duplicate}")));
         }
         file::check_kind(&document.object).map_err(|e| wrong(format!("error: {e}")))?;
+        *is_api_limit_set |= sets_api_limit(&document.object);
         file::merge(&mut value, Value::Object(document.object));
     }
     let wrap = |source| Error::File { path: folder.to_owned(), source };

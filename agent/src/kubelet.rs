@@ -48,6 +48,7 @@ impl fmt::Debug for KubeletDeps {
 pub struct Kubelet {
     flags: KubeletFlags,
     config: KubeletConfiguration,
+    is_api_limit_set: bool,
     flagz: Vec<(String, String)>,
     name: String,
     deps: KubeletDeps,
@@ -59,10 +60,10 @@ impl Kubelet {
     /// # Errors
     /// When a part cannot use a setting, or upstream's kubelet would not start on this machine.
     pub fn build(loaded: Loaded, deps: KubeletDeps) -> Result<Self, Error> {
-        let Loaded { flags, config, flagz, notes: _ } = loaded;
+        let Loaded { flags, config, is_api_limit_set, flagz, notes: _ } = loaded;
         let name = host::name(&flags.hostname_override)?;
         wiring::judge(&flags, &config)?;
         host::judge(&flags, &config)?;
-        Ok(Self { flags, config, flagz, name, deps })
+        Ok(Self { flags, config, is_api_limit_set, flagz, name, deps })
     }
 }

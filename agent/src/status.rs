@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use gantry_kube_client::identity::client::RequestPace;
 use gantry_metrics::Metrics;
-use gantry_model::pod::{self, PodUid};
+use gantry_model::pod::{self, Origin, PodUid};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::Client;
 use tokio::sync::{Semaphore, watch};
@@ -71,32 +71,104 @@ pub(crate) fn publish(sources: StatusSources) -> (watch::Receiver<Reported>, Joi
     (receiver, tokio::spawn(supervise(sources, told)))
 }
 
-/// A patcher for each pod, and the handle it has now: a pod may get another worker.
+/// A patcher for each pod, and the handle it has now: a pod may get another worker. Only the patcher of a pod that
+/// changed is woken: with 500 pods a change of each would else be a quarter of a million wake-ups.
 async fn supervise(sources: StatusSources, told: watch::Sender<Reported>) {
-    let mut pods = sources.pods.clone();
+    let (mut pods, mut seen, mut statics) =
+        (sources.pods.clone(), sources.seen.clone(), sources.statics.clone());
     let shared = PatcherContext { sources, told, permits: Arc::new(Semaphore::new(AT_ONCE)) };
-    let mut patchers: BTreeMap<PodUid, (watch::Sender<PodHandle>, Ends)> = BTreeMap::new();
+    let mut patchers: BTreeMap<PodUid, Patcher> = BTreeMap::new();
     loop {
-        let now = pods.borrow_and_update().clone();
-        patchers.retain(|_, (_, task)| !task.0.is_finished());
-        for handle in now.iter() {
-            if let Some((to, _)) = patchers.get(&handle.pod.uid) {
-                to.send_if_modified(|old| {
-                    let other =
-                        !old.status.same_channel(&handle.status) || !Arc::ptr_eq(&old.pod, &handle.pod);
-                    if other {
-                        *old = handle.clone();
+        patchers.retain(|_, patcher| !patcher.task.0.is_finished());
+        {
+            let (api, own) = (seen.borrow_and_update(), statics.borrow_and_update());
+            for handle in pods.borrow_and_update().iter() {
+                match patchers.get(&handle.pod.uid) {
+                    Some(patcher) => patcher.take(handle),
+                    None => {
+                        let known = Known::of(&api, &own, &handle.pod);
+                        patchers.insert(handle.pod.uid.clone(), Patcher::start(&shared, handle, known));
                     }
-                    other
-                });
-                continue;
+                }
             }
-            let (to, from) = watch::channel(handle.clone());
-            let task = tokio::spawn(StatusPatcher::new(shared.clone(), from).run()).abort_handle();
-            patchers.insert(handle.pod.uid.clone(), (to, Ends(task)));
+            patchers.values_mut().for_each(|patcher| patcher.wake_if_changed(&api, &own));
         }
-        if pods.changed().await.is_err() {
-            return;
+        // All arms are cancel-safe: a change stays marked until it is looked at.
+        tokio::select! {
+            changed = pods.changed() => if changed.is_err() { return },
+            () = changed(&mut seen) => {}
+            () = changed(&mut statics) => {}
+        }
+    }
+}
+
+async fn changed<T>(receiver: &mut watch::Receiver<T>) {
+    if receiver.changed().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// The API's image of the pod: itself, or its mirror.
+fn image_of(seen: &ApiPods, pod: &pod::Pod) -> Option<Arc<Pod>> {
+    match pod.origin {
+        Origin::Static => seen.mirrors.values().find(|image| mirror::is_of(image, pod)).cloned(),
+        _ => seen.pods.get(&pod.uid).cloned(),
+    }
+}
+
+/// What others have of a pod.
+struct Known {
+    /// Whether the API's pods have been listed.
+    synced: bool,
+    image: Option<Arc<Pod>>,
+    /// Of a static pod.
+    file: Option<Arc<Pod>>,
+}
+
+impl Known {
+    fn of(seen: &ApiPods, statics: &Statics, pod: &pod::Pod) -> Self {
+        let file = statics.as_ref().and_then(|all| all.get(&pod.uid).cloned());
+        Self { synced: seen.synced, image: image_of(seen, pod), file }
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        let same = |one: &Option<Arc<Pod>>, other: &Option<Arc<Pod>>| match (one, other) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        self.synced == other.synced && same(&self.image, &other.image) && same(&self.file, &other.file)
+    }
+}
+
+/// The task of one pod.
+struct Patcher {
+    handle: watch::Sender<PodHandle>,
+    known: Known,
+    task: Ends,
+}
+
+impl Patcher {
+    fn start(shared: &PatcherContext, handle: &PodHandle, known: Known) -> Self {
+        let (to, from) = watch::channel(handle.clone());
+        let task = tokio::spawn(StatusPatcher::new(shared.clone(), from).run()).abort_handle();
+        Self { handle: to, known, task: Ends(task) }
+    }
+
+    fn take(&self, handle: &PodHandle) {
+        self.handle.send_if_modified(|old| {
+            let other = !old.status.same_channel(&handle.status) || !Arc::ptr_eq(&old.pod, &handle.pod);
+            if other {
+                *old = handle.clone();
+            }
+            other
+        });
+    }
+
+    fn wake_if_changed(&mut self, seen: &ApiPods, statics: &Statics) {
+        let known = Known::of(seen, statics, &self.handle.borrow().pod);
+        if !known.is(&self.known) {
+            self.known = known;
+            self.handle.send_modify(|_| {});
         }
     }
 }

@@ -203,7 +203,7 @@ fn own_up(stage: &mut Stage<'_>) -> Result<()> {
 
 fn own_deploy(stage: &mut Stage<'_>) -> Result<()> {
     // Pods run on the control plane only without it.
-    kubectl(stage, "taint nodes --all node-role.kubernetes.io/control-plane-")?;
+    kubectl(stage, &format!("taint nodes {CONTROL_PLANE} node-role.kubernetes.io/control-plane-"))?;
     kubectl(stage, &format!("apply --filename - <<'YAML'\n{}\nYAML", kind::pods::MANIFEST))?;
     kubectl(stage, "rollout status deployment/web --timeout=600s")?;
     println!("{}", kubectl(stage, "get pods --all-namespaces --output wide")?);

@@ -28,6 +28,31 @@ fn refusal(arguments: &str) -> String {
 }
 
 #[test]
+fn a_limit_of_requests_is_known_by_who_set_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, format!("{head}{text}")).unwrap();
+        path.display().to_string()
+    };
+    let bare = file("bare.yaml", "");
+    let set = file("set.yaml", "kubeAPIQPS: 50\n");
+    let drop_ins = folder.path().join("drop-ins");
+    file("drop-ins/10.conf", "kubeAPIBurst: 100\n");
+    for (flags, is_set) in [
+        (format!("--config {bare}"), false),
+        (format!("--config {set}"), true),
+        (format!("--config {bare} --kube-api-qps=50"), true),
+        (format!("--config {bare} --config-dir {}", drop_ins.display()), true),
+    ] {
+        let Loaded { config, is_api_limit_set, .. } = loaded(&words(&flags));
+        assert_eq!((is_api_limit_set, config.kube_api_qps), (is_set, Some(50)), "{flags}");
+    }
+}
+
+#[test]
 fn an_empty_file_gives_upstreams_defaults_as_configz_shows_them() {
     let mut config = KubeletConfiguration::default();
     config.set_defaults(&Gates::default());

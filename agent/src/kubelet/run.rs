@@ -97,8 +97,7 @@ impl Kubelet {
     async fn reach(&mut self, drain: &mut DrainWatcher) -> Result<Option<Reached>, Error> {
         let (notices_in, notices) = mpsc::channel::<Notice>(NOTICES);
         let metrics = Arc::new(Metrics::default());
-        let identity =
-            identify(&self.flags, &self.config, &self.name, notices_in.clone(), metrics.clone()).await?;
+        let identity = self.identify(notices_in.clone(), metrics.clone()).await?;
         let (names, named) = watch::channel(None::<Names>);
         let told = (notices_in, metrics.clone());
         let serving = serving(&self.flags, &mut self.config, &self.name, identity.as_ref(), named, told)?;
@@ -109,6 +108,20 @@ impl Kubelet {
         };
         adopt_driver(&mut self.config, channel.clone()).await?;
         Ok(Some(Reached { metrics, identity, serving, names, notices, channel }))
+    }
+
+    async fn identify(
+        &self,
+        notices: mpsc::Sender<Notice>,
+        metrics: Arc<Metrics>,
+    ) -> Result<Option<Identity>, Error> {
+        let Self { flags, config, is_api_limit_set, name, .. } = self;
+        if flags.kubeconfig.is_empty() {
+            tracing::info!("Standalone mode, no API client");
+            return Ok(None);
+        }
+        let settings = wiring::identity(flags, config, *is_api_limit_set, name, metrics);
+        Ok(Some(bootstrap::start(settings, notices).await?))
     }
 
     /// The machine, for pods.
@@ -122,7 +135,7 @@ impl Kubelet {
     }
 
     async fn start(self, reached: Reached, drain: DrainWatcher) -> Result<Started, Error> {
-        let Self { flags, config, flagz, name, deps: KubeletDeps { verbosity, notify, watchdog } } = self;
+        let Self { flags, config, flagz, name, deps: KubeletDeps { verbosity, notify, watchdog }, .. } = self;
         let Reached { metrics, identity, serving, names, notices, channel } = reached;
         let clients = identity.as_ref().map(|identity| identity.clients.clone());
         let (root, socket, BuiltPodDeps { mut deps, runtime, ips }) =
@@ -201,20 +214,6 @@ async fn hopeless(over: &mut Option<watch::Receiver<Option<String>>>) -> String 
         return reason.clone().unwrap_or_default();
     }
     std::future::pending().await
-}
-
-async fn identify(
-    flags: &KubeletFlags,
-    config: &KubeletConfiguration,
-    name: &str,
-    notices: mpsc::Sender<Notice>,
-    metrics: Arc<Metrics>,
-) -> Result<Option<Identity>, Error> {
-    if flags.kubeconfig.is_empty() {
-        tracing::info!("Standalone mode, no API client");
-        return Ok(None);
-    }
-    Ok(Some(bootstrap::start(wiring::identity(flags, config, name, metrics), notices).await?))
 }
 
 /// The certificate of our own API.

@@ -196,6 +196,7 @@ pub(super) fn client_ca(config: &KubeletConfiguration) -> Option<PathBuf> {
 pub(super) fn identity(
     flags: &KubeletFlags,
     config: &KubeletConfiguration,
+    is_api_limit_set: bool,
     name: &str,
     metrics: Arc<Metrics>,
 ) -> bootstrap::Settings {
@@ -205,12 +206,12 @@ pub(super) fn identity(
         cert_dir: PathBuf::from(&flags.cert_dir),
         node: name.to_owned(),
         rotate: config.rotate_certificates,
-        limits: limits(config),
+        limits: limits(config, is_api_limit_set),
         metrics,
     }
 }
 
-fn limits(config: &KubeletConfiguration) -> Limits {
+fn limits(config: &KubeletConfiguration, is_api_limit_set: bool) -> Limits {
     let pace = |per_second: Option<i32>, burst: i32| Pace {
         per_second: per_second.unwrap_or_default().into(),
         burst: burst.into(),
@@ -218,6 +219,7 @@ fn limits(config: &KubeletConfiguration) -> Limits {
     let lease = Duration::from_secs(whole(config.node_lease_duration_seconds));
     Limits {
         pods: pace(config.kube_api_qps, config.kube_api_burst),
+        yields: !is_api_limit_set,
         events: pace(config.event_record_qps, config.event_burst),
         lease: lease.min(config.node_status_update_frequency.duration()),
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use gantry_kube_client::backoff::Backoff;
 use gantry_kube_client::identity::client::Token;
 use gantry_kube_client::strategic_merge;
-use gantry_model::pod::{self, Origin, PodUid};
+use gantry_model::pod::{self, PodUid};
 use gantry_model::random;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -21,7 +21,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
 use super::merge::{self, PodEnd, merge};
-use super::mirror;
 use super::{Reported, StatusSources};
 use crate::pod::status::PodStatus as Word;
 use crate::pod::worker::PodHandle;
@@ -144,15 +143,11 @@ impl StatusPatcher {
 
     pub(super) async fn run(mut self) {
         let uid = self.handles.borrow().pod.uid.clone();
-        let mut seen = self.shared.sources.seen.clone();
-        let mut statics = self.shared.sources.statics.clone();
         let mut leave: Option<Leave> = None;
         loop {
             let handle = self.handles.borrow_and_update().clone();
             let mut status = handle.status.clone();
             let word = status.borrow_and_update().clone();
-            seen.mark_unchanged();
-            statics.mark_unchanged();
             let step = match self.nothing_new(&handle, &word) {
                 Some(pause) => SyncStep::Rest(pause),
                 None => self.step(&handle, &word),
@@ -178,9 +173,8 @@ impl StatusPatcher {
             };
             // All arms are cancel-safe: a change stays marked until it is looked at.
             tokio::select! {
-                () = changed(&mut status) => {}
-                () = changed(&mut seen) => {}
-                () = changed(&mut statics) => {}
+                () = super::changed(&mut status) => {}
+                // Also when what the API or the folder has of the pod is another.
                 changed = self.handles.changed() => if changed.is_err() { break },
                 () = sleep(pause) => {}
             }
@@ -190,7 +184,7 @@ impl StatusPatcher {
         });
     }
 
-    /// Every pod's change wakes every patcher: how long to rest on when this pod is as it was.
+    /// How long to rest on when this pod is as it was.
     fn nothing_new(&self, handle: &PodHandle, word: &Word) -> Option<Option<Duration>> {
         let looked = self.looked.as_ref()?;
         let left = looked.until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -213,10 +207,7 @@ impl StatusPatcher {
     /// The API's image of the pod: itself, or its mirror; the newest known.
     fn target(&self, handle: &PodHandle) -> Option<Arc<Pod>> {
         let seen = self.shared.sources.seen.borrow();
-        let found = match handle.pod.origin {
-            Origin::Static => seen.mirrors.values().find(|pod| mirror::is_of(pod, &handle.pod)).cloned(),
-            _ => seen.pods.get(&handle.pod.uid).cloned(),
-        }?;
+        let found = super::image_of(&seen, &handle.pod)?;
         // After a restore of the API server's store the watch's versions stay behind for good.
         let same = self.answered.as_ref().filter(|(answered, at)| {
             answered.metadata.uid == found.metadata.uid && at.elapsed() < SHOWN_WITHIN
@@ -458,12 +449,6 @@ impl StatusPatcher {
         let pause = self.pause();
         tracing::warn!(what, error, ?pause, "failed; trying again after a pause");
         self.not_before = Some(Instant::now() + pause);
-    }
-}
-
-async fn changed<T>(receiver: &mut watch::Receiver<T>) {
-    if receiver.changed().await.is_err() {
-        std::future::pending::<()>().await;
     }
 }
 

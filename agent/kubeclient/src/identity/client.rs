@@ -26,6 +26,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::Body;
 use rustls::pki_types::ServerName;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tower::{BoxError, Service};
 
@@ -36,6 +37,9 @@ use super::{Current, Shown};
 
 /// Streams of HTTP/2 on one connection; API servers allow 100, and a watch keeps one for long.
 const STREAMS: usize = 80;
+
+/// Requests under way on the connections of one way, where the server sets no limit or a wide one.
+const AT_ONCE: usize = 100;
 
 const CONNECT: Duration = Duration::from_secs(30);
 
@@ -67,6 +71,8 @@ impl std::fmt::Debug for Clients {
 pub struct Limits {
     /// Requests in a second, and at once.
     pub pods: Pace,
+    /// An API server that limits its clients itself is left to it: `pods` holds for others alone.
+    pub yields: bool,
     /// Of events.
     pub events: Pace,
     /// Of one request for the lease.
@@ -100,10 +106,12 @@ impl Clients {
         let lines = || Lines::new(access, current.clone(), patient, metrics.clone());
         let (pods, lease, events) = (lines()?, lines()?, lines()?);
         let client = |way: Way| kube::Client::new(way, "default");
-        let (pace, of_events) = (RequestPace::new(limits.pods), RequestPace::new(limits.events));
+        let pace =
+            if limits.yields { RequestPace::yielding(limits.pods) } else { RequestPace::new(limits.pods) };
+        let of_events = RequestPace::new(limits.events);
         Ok(Self {
             pods: client(Way::new(pods.clone(), pace.limiter(), None)),
-            statuses: client(Way::new(pods.clone(), None, None)),
+            statuses: client(Way { listens: pace.limiter(), ..Way::new(pods.clone(), None, None) }),
             pace,
             lease: client(Way::new(lease.clone(), None, Some(limits.lease))),
             events: client(Way::new(events.clone(), of_events.limiter(), None)),
@@ -138,6 +146,8 @@ struct Lines {
     current: Current,
     patient: bool,
     open: Arc<Mutex<Open>>,
+    /// Watches apart, which last.
+    in_flight: Arc<Semaphore>,
     metrics: Arc<Metrics>,
 }
 
@@ -149,8 +159,8 @@ impl std::fmt::Debug for Lines {
 
 impl Lines {
     fn new(access: &Access, current: Current, patient: bool, metrics: Arc<Metrics>) -> Result<Self, Error> {
-        let lines =
-            Self { access: Arc::new(access.clone()), current, patient, open: Arc::default(), metrics };
+        let (access, in_flight) = (Arc::new(access.clone()), Arc::new(Semaphore::new(AT_ONCE)));
+        let lines = Self { access, current, patient, open: Arc::default(), in_flight, metrics };
         // What is wrong with the file is told now, not at the first request.
         let line = lines.connect()?;
         lines.lock().push((line, Arc::default()));
@@ -208,12 +218,14 @@ impl Lines {
 struct Way {
     lines: Lines,
     pace: Option<Arc<pace::RateLimiter>>,
+    /// Whoever hears what answers say of limits.
+    listens: Option<Arc<pace::RateLimiter>>,
     within: Option<Duration>,
 }
 
 impl Way {
     fn new(lines: Lines, pace: Option<Arc<pace::RateLimiter>>, within: Option<Duration>) -> Self {
-        Self { lines, pace, within }
+        Self { lines, listens: pace.clone(), pace, within }
     }
 
     fn dress(&self, request: &mut Request<Body>) -> Result<(), BoxError> {
@@ -303,6 +315,11 @@ impl Service<Request<Body>> for Way {
             if let Some(gate) = &way.pace {
                 gate.pass().await;
             }
+            // Nobody closes it.
+            let _under_way = match asked.watches {
+                true => None,
+                false => way.lines.in_flight.clone().acquire_owned().await.ok(),
+            };
             way.dress(&mut request)?;
             let (line, seat) = way.lines.take()?;
             let answer = line.request(request);
@@ -310,6 +327,9 @@ impl Service<Request<Body>> for Way {
                 Some(within) => tokio::time::timeout(within, answer).await??,
                 None => answer.await?,
             };
+            if let Some(limiter) = &way.listens {
+                limiter.hear(answer.status(), answer.headers());
+            }
             asked.record_answer(answer.status());
             Ok(answer.map(|body| StreamBody::new(body, seat)))
         })

@@ -245,7 +245,7 @@ fn answer(status: u16, value: &Value) -> Response<Body> {
 
 fn limits() -> Limits {
     let pace = Pace { per_second: 1000.0, burst: 1000.0 };
-    Limits { pods: pace, events: pace, lease: Duration::from_secs(20) }
+    Limits { pods: pace, yields: false, events: pace, lease: Duration::from_secs(20) }
 }
 
 async fn get(client: &kube::Client, path: &str) -> Value {

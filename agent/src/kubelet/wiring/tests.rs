@@ -83,7 +83,7 @@ fn seconds(seconds: u64) -> Duration {
 fn the_wiring_gives_each_part_its_settings() {
     let flags = "--node-labels=l=m --cloud-provider=external --node-ip=10.0.0.9 --root-dir=/r --runtime-cgroups=/rc \
                  --kubeconfig=/k.conf --bootstrap-kubeconfig=/b.conf --cert-dir=/pki";
-    let Loaded { flags, config, flagz, .. } = loaded(CONFIG, flags);
+    let Loaded { flags, config, flagz, is_api_limit_set, .. } = loaded(CONFIG, flags);
     assert!(flagz.contains(&("node-ip".to_owned(), "10.0.0.9".to_owned())));
     let node = registration(&flags, &config, "n").unwrap();
     let own = |text: &str| text.to_owned();
@@ -108,10 +108,11 @@ fn the_wiring_gives_each_part_its_settings() {
     let images = images(&config);
     assert_eq!((images.high_percent, images.low_percent), (70, 60));
     assert_eq!((images.min_age, images.max_age), (seconds(180), seconds(240)));
-    let identity = identity(&flags, &config, "n", Arc::default());
+    let identity = identity(&flags, &config, is_api_limit_set, "n", Arc::default());
     assert_eq!((identity.kubeconfig, identity.bootstrap), ("/k.conf".into(), Some("/b.conf".into())));
     assert_eq!((identity.cert_dir, identity.rotate), ("/pki".into(), true));
     assert_eq!(identity.limits.pods, Pace { per_second: 12.0, burst: 13.0 });
+    assert!(!identity.limits.yields, "it is set");
     assert_eq!(identity.limits.events, Pace { per_second: 14.0, burst: 15.0 });
     assert_eq!(identity.limits.lease, seconds(3));
     let given = parse_node_overrides(&flags, &config, "n").unwrap();

@@ -1,10 +1,19 @@
 //! How fast requests may follow each other: a bucket of tokens, as upstream's clients have it. Owns
 //! the count; never what waits. Called by [`super`], and by who has to know when a request may leave before it makes it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, StatusCode};
 use tokio::time::Instant;
+
+/// By this an API server says that its priority and fairness have let the request in
+/// (`apiserver/pkg/util/flowcontrol`, `ResponseHeaderMatchedFlowSchemaUID`).
+const FLOW_SCHEMA: &str = "x-kubernetes-pf-flowschema-uid";
+/// No server keeps its clients away for longer.
+const LONGEST: Duration = Duration::from_secs(60);
 
 /// So many a second, and so many at once.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -21,12 +30,53 @@ pub(super) struct RateLimiter {
     pace: Pace,
     /// Tokens, which may be owed, and when they were counted.
     bucket: Mutex<(f64, Option<Instant>)>,
+    /// Whether an API server that limits its clients itself is left to it.
+    yields: bool,
+    /// Whether the one that is asked does so.
+    is_limited_by_server: AtomicBool,
+    /// By its word nothing leaves before.
+    not_before: Mutex<Option<Instant>>,
 }
 
 impl RateLimiter {
     pub(super) fn new(pace: Pace) -> Option<Self> {
         let pace = Pace { burst: pace.burst.max(1.0), ..pace };
-        (pace.per_second > 0.0).then(|| Self { pace, bucket: Mutex::new((pace.burst, None)) })
+        (pace.per_second > 0.0).then(|| Self {
+            pace,
+            bucket: Mutex::new((pace.burst, None)),
+            yields: false,
+            is_limited_by_server: AtomicBool::new(false),
+            not_before: Mutex::new(None),
+        })
+    }
+
+    /// What an answer says of limits: whose they are, and how long to stay away.
+    pub(super) fn hear(&self, status: StatusCode, headers: &HeaderMap) {
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+            if let Some(seconds) = seconds {
+                let until = Instant::now() + Duration::from_secs(seconds).min(LONGEST);
+                *self.not_before.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
+            }
+        }
+        if !self.yields {
+            return;
+        }
+        let is_its = headers.contains_key(FLOW_SCHEMA);
+        // An answer of a proxy before it says nothing of the server.
+        if (is_its || status.is_success())
+            && self.is_limited_by_server.swap(is_its, Ordering::Relaxed) != is_its
+        {
+            let by = if is_its { "the API server's priority and fairness" } else { "kubeAPIQPS" };
+            tracing::info!(by, "requests are limited");
+        }
+    }
+
+    async fn wait_for_server(&self) {
+        let until = *self.not_before.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(until) = until {
+            tokio::time::sleep_until(until).await;
+        }
     }
 
     fn bucket(&self) -> MutexGuard<'_, (f64, Option<Instant>)> {
@@ -41,6 +91,10 @@ impl RateLimiter {
 
     /// The same; a token that is not spent is the next one's.
     async fn reserve(self: &Arc<Self>) -> Token {
+        self.wait_for_server().await;
+        if self.is_limited_by_server.load(Ordering::Relaxed) {
+            return Token(None);
+        }
         let wait = {
             let mut bucket = self.bucket();
             let now = Instant::now();
@@ -66,6 +120,12 @@ impl RequestPace {
     #[must_use]
     pub fn new(pace: Pace) -> Self {
         Self(RateLimiter::new(pace).map(Arc::new))
+    }
+
+    /// The same, as long as the API server does not limit its clients itself (kubernetes#116121).
+    #[must_use]
+    pub fn yielding(pace: Pace) -> Self {
+        Self(RateLimiter::new(pace).map(|limiter| Arc::new(RateLimiter { yields: true, ..limiter })))
     }
 
     pub(super) fn limiter(&self) -> Option<Arc<RateLimiter>> {
@@ -128,6 +188,51 @@ mod tests {
         pace.reserve().await.spend();
         assert!(start.elapsed() >= Duration::from_secs(1));
         RequestPace::default().reserve().await.spend();
+    }
+
+    fn answer(status: u16, headers: &[(&'static str, &str)]) -> (StatusCode, HeaderMap) {
+        let headers = headers.iter().map(|(name, value)| {
+            (http::HeaderName::from_static(name), http::HeaderValue::from_str(value).unwrap())
+        });
+        (StatusCode::from_u16(status).unwrap(), headers.collect())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_limits_its_clients_itself_is_left_to_it() {
+        let slow = Pace { per_second: 0.001, burst: 1.0 };
+        let (served, headers) = answer(200, &[(FLOW_SCHEMA, "1-2-3")]);
+        for (pace, is_left) in [(RequestPace::yielding(slow), true), (RequestPace::new(slow), false)] {
+            let start = Instant::now();
+            pace.reserve().await.spend();
+            pace.limiter().unwrap().hear(served, &headers);
+            for _ in 0..3 {
+                pace.reserve().await.spend();
+            }
+            assert_eq!(start.elapsed() < Duration::from_secs(1), is_left);
+        }
+        let pace = RequestPace::yielding(slow);
+        pace.limiter().unwrap().hear(served, &headers);
+        let (bare, none) = answer(200, &[]);
+        pace.limiter().unwrap().hear(bare, &none);
+        pace.reserve().await.spend();
+        let start = Instant::now();
+        pace.reserve().await.spend();
+        assert!(start.elapsed() > Duration::from_secs(60), "a server without it is asked at our own pace");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_is_busy_is_asked_when_it_says() {
+        for pace in [Pace { per_second: 50.0, burst: 100.0 }].map(RequestPace::yielding) {
+            let start = Instant::now();
+            let (busy, headers) = answer(429, &[("retry-after", "3"), (FLOW_SCHEMA, "1-2-3")]);
+            pace.limiter().unwrap().hear(busy, &headers);
+            pace.reserve().await.spend();
+            assert!((3..4).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
+            let (busy, headers) = answer(429, &[("retry-after", "99999999999"), (FLOW_SCHEMA, "1-2-3")]);
+            pace.limiter().unwrap().hear(busy, &headers);
+            pace.reserve().await.spend();
+            assert!(start.elapsed() < Duration::from_secs(70), "{:?}", start.elapsed());
+        }
     }
 
     #[tokio::test(start_paused = true)]
