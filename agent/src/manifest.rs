@@ -15,6 +15,7 @@ mod parse;
 mod placement;
 mod places;
 mod pod;
+mod pod_list;
 mod probe;
 mod resources;
 mod security;
@@ -39,7 +40,8 @@ pub(crate) use network::cut as hostname_of;
 use parse::Kind;
 use places::{PathSegment, Places};
 pub(crate) use pod::fnv1a_128;
-pub(crate) use texts::read_file as read;
+pub(crate) use pod_list::{PodOfList, parse_pods};
+pub(crate) use texts::{MAX_BYTES, read_file as read};
 pub use texts::{Text, read as read_all};
 
 /// A List may hold Lists; not for ever.
@@ -334,6 +336,16 @@ pub fn parse_text(path: &Path, text: &str) -> Result<Vec<Object>, Error> {
 fn read_text(path: &Path, text: &str, workloads: Workloads) -> Result<ManifestReader, Error> {
     let documents = parse::documents(text)
         .map_err(|error| Error::Yaml { path: path.to_owned(), fault: yaml::YamlFault::new(&error, text) })?;
+    read_documents(path, text, documents, workloads)
+}
+
+/// `text` is what the documents were read from.
+fn read_documents(
+    path: &Path,
+    text: &str,
+    documents: Vec<Value>,
+    workloads: Workloads,
+) -> Result<ManifestReader, Error> {
     let mut read = ManifestReader { workloads, ..ManifestReader::default() };
     for (index, value) in documents.into_iter().enumerate() {
         read.document = index;

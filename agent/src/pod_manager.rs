@@ -36,7 +36,7 @@ pub(crate) struct PodSources {
     pub seen: Option<watch::Receiver<ApiPods>>,
     /// Pods of the API wait for their node: they are admitted by its labels and taints.
     pub node: watch::Receiver<Option<Arc<Node>>>,
-    /// None without a manifest folder.
+    /// None without a manifest folder and without a URL of manifests.
     pub found: Option<watch::Receiver<StaticPods>>,
 }
 
@@ -80,13 +80,13 @@ impl PodSources {
         self.found.as_ref().map(|found| found.borrow().problems.clone()).unwrap_or_default()
     }
 
-    /// The static pods; none before the folder was read.
+    /// The static pods.
     fn static_pods(&self) -> Statics {
         match &self.found {
-            None => Some(Arc::default()),
+            None => Statics { complete: true, ..Statics::default() },
             Some(found) => {
                 let found = found.borrow();
-                found.read.then(|| Arc::new(found.described.clone()))
+                Statics { pods: Arc::new(found.described.clone()), complete: found.read }
             }
         }
     }
@@ -135,6 +135,7 @@ pub(crate) async fn run(
     // What an earlier agent left and nobody wants is ended once everybody has been heard; again when
     // other files are bad than then.
     let mut swept: Option<Vec<Problem>> = None;
+    let mut told = Vec::new();
     let mut heard_since: Option<Instant> = None;
     let mut sweeps = Sweeps::default();
     loop {
@@ -146,13 +147,14 @@ pub(crate) async fn run(
         agent.take(wanted, heard);
         let described = sources.static_pods();
         statics.send_if_modified(|known| {
-            let new = described.is_some() && *known != described;
+            let new = *known != described;
             if new {
                 *known = described;
             }
             new
         });
         let problems = sources.problems();
+        told = tell(&problems, told);
         let since = (heard == SourcesReady::ALL).then(|| heard_since.unwrap_or_else(Instant::now));
         heard_since = since;
         let settled = since.is_some_and(|since| since.elapsed() >= SETTLED);
@@ -176,6 +178,17 @@ pub(crate) async fn run(
             () = tokio::time::sleep(AGAIN) => {}
         }
     }
+}
+
+/// Says each problem once, for as long as it lasts; those that last.
+fn tell(problems: &[Problem], told: Vec<Problem>) -> Vec<Problem> {
+    if problems == told {
+        return told;
+    }
+    for Problem { path, message } in problems.iter().filter(|problem| !told.contains(problem)) {
+        tracing::error!(place = %path.display(), error = message, "not as a static pod should be");
+    }
+    problems.to_vec()
 }
 
 fn mark<T>(source: &mut Option<watch::Receiver<T>>) {

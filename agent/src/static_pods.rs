@@ -1,16 +1,22 @@
-//! Static pods: a folder of manifests, followed as it changes. Owns the wait for changes; never
-//! starts or ends a pod (it offers the whole set each time, the agent compares). Called by the
-//! kubelet's assembly.
+//! Static pods: a folder of manifests, followed as it changes, and a URL, asked from time to time. Owns
+//! the wait for changes; never starts or ends a pod (it offers the whole set each time, the agent
+//! compares). Called by the kubelet's assembly.
 //!
-//! hear: [`listen`] · read: [`folder`] · decide: [`choice`] (pure) by the [`rules`] (pure).
+//! ```text
+//! hear      read        decide (pure)
+//! listen ─► folder ─► choice  ─┐
+//!           url    ─► fetched ─┴─ rules
+//! ```
 
 #![expect(clippy::disallowed_methods, reason = "the handle is the caller's, who ends it")]
 
 pub(crate) mod choice;
 mod describe;
+mod fetched;
 mod folder;
 mod listen;
 pub(crate) mod rules;
+pub(crate) mod url;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -47,6 +53,64 @@ pub(crate) async fn follow(
         }
     });
     (receiver, task)
+}
+
+/// Follows the folder and the URL, those of them that there are. What the folder has is there when this
+/// returns; what the URL has comes when it answers.
+pub(crate) async fn follow_all(
+    folder: Option<(PathBuf, Duration)>,
+    address: Option<url::Address>,
+    node_name: String,
+) -> Option<watch::Receiver<StaticPods>> {
+    let found = match folder {
+        Some((path, every)) => Some(follow(path, node_name.clone(), every).await.0),
+        None => None,
+    };
+    let Some(address) = address else { return found };
+    let place = url::place(&address);
+    let mut both = Both { folder: found, fetched: url::follow(address, node_name), place };
+    let (sender, receiver) = watch::channel(both.look());
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                over = both.changed() => if over { return },
+                () = sender.closed() => return,
+            }
+            offer(&sender, both.look());
+        }
+    });
+    Some(receiver)
+}
+
+/// A folder, where there is one, and a URL.
+struct Both {
+    folder: Option<watch::Receiver<StaticPods>>,
+    fetched: watch::Receiver<StaticPods>,
+    /// The URL, for messages.
+    place: PathBuf,
+}
+
+impl Both {
+    fn look(&mut self) -> StaticPods {
+        let none = StaticPods { read: true, ..StaticPods::default() };
+        let folder = self.folder.as_mut().map_or(none, |folder| folder.borrow_and_update().clone());
+        folder.join(&self.fetched.borrow_and_update(), &self.place)
+    }
+
+    /// Waits for a change; whether there will be none any more. Cancel-safe.
+    async fn changed(&mut self) -> bool {
+        let folder = async {
+            match &mut self.folder {
+                Some(folder) => folder.changed().await,
+                None => std::future::pending().await,
+            }
+        };
+        let over = tokio::select! {
+            over = folder => over,
+            over = self.fetched.changed() => over,
+        };
+        over.is_err()
+    }
 }
 
 /// Only what is new: listeners wake for nothing else.

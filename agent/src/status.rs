@@ -35,9 +35,14 @@ pub(crate) type ConvertStatus = fn(&pod::Pod, &Word, &PodStatus) -> PodStatus;
 /// Every pod of the node with its status in force, told or not yet, by the worker's UID.
 pub(crate) type Reported = BTreeMap<PodUid, Arc<Pod>>;
 
-/// Static pods as their files describe them, with upstream's additions; none until the folder has
-/// been read.
-pub(crate) type Statics = Option<Arc<BTreeMap<PodUid, Arc<Pod>>>>;
+/// Static pods as their files or their URL describe them, with upstream's additions.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Statics {
+    /// Those that are known.
+    pub pods: Arc<BTreeMap<PodUid, Arc<Pod>>>,
+    /// Whether these are all: every source has been read.
+    pub complete: bool,
+}
 
 /// Marks where a pod comes from: `file`, `http` or `api`.
 pub(crate) const SOURCE: &str = "kubernetes.io/config.source";
@@ -56,7 +61,7 @@ pub(crate) struct StatusSources {
     pub seen: watch::Receiver<ApiPods>,
     /// The agent's.
     pub pods: watch::Receiver<Arc<[PodHandle]>>,
-    /// The manifest folder's.
+    /// Those of files and of a URL.
     pub statics: watch::Receiver<Statics>,
     /// See the type.
     pub form: ConvertStatus,

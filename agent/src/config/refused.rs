@@ -10,12 +10,7 @@ use super::{Host, KubeletFlags, to_json};
 
 /// Fields that must stay at their default, by JSON path, and why. docs/ledger/kubelet-config.md
 /// holds the same ones.
-pub const FIELDS: [(&str, &str); 28] = [
-    (
-        "staticPodURL",
-        "pods come from the API server and from staticPodPath: put the manifest into that folder",
-    ),
-    ("staticPodURLHeader", "it belongs to staticPodURL"),
+pub const FIELDS: [(&str, &str); 26] = [
     ("tlsCurvePreferences", "the key exchange is that of the TLS library"),
     ("cgroupsPerQOS", "pods always get their cgroups by quality of service"),
     ("cpuManagerPolicy", "containers share all CPUs"),
@@ -55,7 +50,7 @@ const AS_GOOD: [(&str, &str); 2] =
     [("memorySwap.swapBehavior", "\"NoSwap\""), ("userNamespaces.idsPerPod", "65536")];
 
 /// Fields that change nothing here, by JSON path, and why; whoever sets one is told once.
-pub const INERT: [(&str, &str); 19] = [
+pub const INERT: [(&str, &str); 18] = [
     ("kernelMemcgNotification", "memory is looked at every 10 s, and at once after each eviction"),
     ("cpuManagerReconcilePeriod", "containers share all CPUs"),
     ("topologyManagerScope", "resources are not aligned to NUMA nodes"),
@@ -72,7 +67,6 @@ pub const INERT: [(&str, &str); 19] = [
     ("configMapAndSecretChangeDetectionStrategy", "objects are always watched"),
     ("showHiddenMetricsForVersion", "no metric is hidden"),
     ("syncFrequency", "pods are looked at when something changes; only /healthz counts by it"),
-    ("httpCheckFrequency", "it belongs to staticPodURL"),
     ("podCIDR", "the API server, or the network's configuration, tells it"),
     ("kubeletCgroups", "the kubelet stays where it was started; its usage is read there"),
 ];

@@ -155,7 +155,7 @@ impl EvictionFixture {
         agent.watch_pressures(self.pressures.subscribe());
         let pods = agent.watch_pods();
         let seen = pod_source::follow(self.server.client(), "n1");
-        let (statics, statics_seen) = watch::channel(None);
+        let (statics, statics_seen) = watch::channel(crate::status::Statics::default());
         let node: api::Node = serde_json::from_value(json!({ "metadata": { "name": "n1" } })).unwrap();
         let (_, node) = watch::channel(Some(Arc::new(node)));
         let (_, telling) = status::publish(status::StatusSources {

@@ -104,7 +104,7 @@ impl Parts<'_> {
         let client = self.clients.as_ref().map(|clients| clients.pods.clone());
         let (seen_in, nothing) = watch::channel(ApiPods::default());
         let seen = client.clone().map(|client| pod_source::follow(client, &self.name));
-        let (statics_in, statics) = watch::channel(None);
+        let (statics_in, statics) = watch::channel(status::Statics::default());
         let (pressures_in, pressures) = watch::channel(Pressures::new());
         let node = self.register(&mut agent, pulse, pressures, recorder.clone())?;
         self.hold_pods(recorder.clone())?;
@@ -125,7 +125,7 @@ impl Parts<'_> {
             self.follow_api(Mirrors { client, node, seen, pods, statics });
         }
         self.serve_pod_resources(pods.clone())?;
-        let sources = pod_manager::PodSources { seen, node, found: self.folder().await };
+        let sources = pod_manager::PodSources { seen, node, found: self.static_pods().await };
         let (beat, pulse) = watch::channel(tokio::time::Instant::now());
         tokio::spawn(pod_manager::run(agent, sources, statics_in, beat));
         // Nobody sends: it is there for as long as somebody listens.
@@ -181,9 +181,9 @@ impl Parts<'_> {
         Ok(())
     }
 
-    async fn folder(&self) -> Option<watch::Receiver<static_pods::choice::StaticPods>> {
-        let (path, every) = wiring::folder(self.config)?;
-        Some(static_pods::follow(path, self.name.clone(), every).await.0)
+    async fn static_pods(&self) -> Option<watch::Receiver<static_pods::choice::StaticPods>> {
+        let (folder, address) = (wiring::folder(self.config), wiring::address(self.config));
+        static_pods::follow_all(folder, address, self.name.clone()).await
     }
 
     /// The Node object, and what admission and the serving certificate learn of it.

@@ -25,6 +25,7 @@ use crate::manifest::api::NodeSettings;
 use crate::node::{NodeOverrides, has_app_armor};
 use crate::registration;
 use crate::runtime::cri::driver::Driver;
+use crate::static_pods::url::Address;
 use gantry_server::authn::Authentication;
 use gantry_server::authz::Mode;
 use gantry_server::client_ca::ClientCa;
@@ -155,6 +156,13 @@ pub(super) fn tuning(config: &KubeletConfiguration) -> Tuning {
 /// Pods from files, looked at that often.
 pub(super) fn folder(config: &KubeletConfiguration) -> Option<(PathBuf, Duration)> {
     Some((path(&config.static_pod_path)?, config.file_check_frequency.duration()))
+}
+
+/// Pods from a URL.
+pub(super) fn address(config: &KubeletConfiguration) -> Option<Address> {
+    let url = Some(config.static_pod_url.clone()).filter(|url| !url.is_empty())?;
+    let header = config.static_pod_url_header.clone();
+    Some(Address { url, header, every: config.http_check_frequency.duration() })
 }
 
 /// Who makes the pods' cgroups. What the runtime says was taken over before.

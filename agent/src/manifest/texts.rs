@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::Error;
 
 /// As the kubelet takes of a file.
-pub(super) const MAX_BYTES: u64 = 10 << 20;
+pub(crate) const MAX_BYTES: u64 = 10 << 20;
 /// What stands for standard input.
 const STDIN: &str = "-";
 /// What is read in a folder.

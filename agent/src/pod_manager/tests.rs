@@ -66,7 +66,7 @@ impl ManagerFixture {
         let deps = Deps { volumes, metrics, checkpoints, ..deps(&self.runtime, logs, self.clock.clone()) };
         let agent = PodWorkers::start(Vec::new(), deps);
         let seen = pod_source::follow(self.server.client(), "n1");
-        let (statics, statics_seen) = watch::channel(None);
+        let (statics, statics_seen) = watch::channel(crate::status::Statics::default());
         let node: api::Node = serde_json::from_value(json!({ "metadata": { "name": "n1" } })).unwrap();
         let (_, node) = watch::channel(Some(Arc::new(node)));
         let (_, telling) = status::publish(status::StatusSources {

@@ -11,8 +11,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod as Described;
 
 use super::describe::describe;
-use super::rules;
+use super::rules::{self, Source};
 use crate::ports;
+
+/// Where a pod stands that a pod of a URL clashes with.
+const OF_FOLDER: &str = "a file of the manifest folder";
 
 /// One file, read: the pod, and whether it gives its own UID.
 #[derive(Debug, Clone)]
@@ -116,9 +119,17 @@ impl Choice {
         let mut chosen: Vec<(&PathBuf, Pod)> = Vec::new();
         let mut described = BTreeMap::new();
         for (path, good) in order {
-            let adopted =
-                rules::adopt(good.pod.clone(), good.uid_given, path, &self.node, &good.seen.to_string());
-            match adopted.and_then(|pod| clash(&pod, &chosen).map_or(Ok(pod), Err)) {
+            let adopted = rules::adopt(
+                good.pod.clone(),
+                good.uid_given,
+                Source::File(path),
+                &self.node,
+                &good.seen.to_string(),
+            );
+            match adopted.and_then(|pod| {
+                let chosen = chosen.iter().map(|(path, pod)| (path.as_path(), pod));
+                clash(&pod, chosen).map_or(Ok(pod), Err)
+            }) {
                 Ok(pod) => {
                     if let Some(raw) = &good.raw {
                         described.insert(pod.uid.clone(), Arc::new(describe(raw, &pod)));
@@ -139,9 +150,28 @@ impl Choice {
     }
 }
 
+impl StaticPods {
+    /// The folder's with those of the `url`, which give way where they clash.
+    pub(super) fn join(mut self, fetched: &Self, url: &Path) -> Self {
+        self.read &= fetched.read;
+        self.problems.extend(fetched.problems.iter().cloned());
+        for pod in &fetched.pods {
+            let files = self.pods.iter().filter(|pod| rules::is_of_file(pod));
+            if let Some(message) = clash(pod, files.map(|other| (Path::new(OF_FOLDER), other))) {
+                self.problems.push(Problem { path: url.to_owned(), message });
+                continue;
+            }
+            let described = fetched.described.get(&pod.uid);
+            self.described.extend(described.map(|described| (pod.uid.clone(), described.clone())));
+            self.pods.push(pod.clone());
+        }
+        self
+    }
+}
+
 /// With one that was chosen before.
-fn clash(pod: &Pod, chosen: &[(&PathBuf, Pod)]) -> Option<String> {
-    chosen.iter().find_map(|(path, other)| {
+pub(super) fn clash<'a>(pod: &Pod, mut chosen: impl Iterator<Item = (&'a Path, &'a Pod)>) -> Option<String> {
+    chosen.find_map(|(path, other)| {
         if other.full_name() == pod.full_name() {
             return Some(format!("pod {} is already described in {}", pod.full_name(), path.display()));
         }
@@ -243,6 +273,30 @@ mod tests {
         assert_eq!(problems(&choice), ["a.bak: pod default/a-n is already described in z"]);
         choice.take(vec![good("a.bak", "a")], at(3));
         assert_eq!((names(&choice), problems(&choice).len()), (vec!["a-n".to_owned()], 0));
+    }
+
+    #[test]
+    fn pods_of_a_url_give_way_to_those_of_files() {
+        let mut choice = Choice::new("n".into());
+        choice.take(vec![good("m/a", "a")], at(1));
+        let folder = choice.static_pods();
+        let of_url = |name: &str, uid: &str| {
+            let pod = Pod { name: name.into(), uid: PodUid::parse(uid).unwrap(), ..pod() };
+            rules::adopt(pod, true, Source::Url("http://h/"), "n", "T").unwrap()
+        };
+        let pods = vec![of_url("a", "u-1"), of_url("b", "u-2")];
+        let raw = |pod: &Pod| (pod.uid.clone(), Arc::new(Described::default()));
+        let described = pods.iter().map(raw).collect();
+        let fetched = StaticPods { pods, read: false, problems: vec![], described };
+        let both = folder.clone().join(&fetched, Path::new("http://h/"));
+        let names: Vec<&str> = both.pods.iter().map(|pod| pod.name.as_str()).collect();
+        assert_eq!(names, ["a-n", "b-n"]);
+        assert_eq!(both.pods.first(), folder.pods.first());
+        let told: Vec<&str> = both.problems.iter().map(|problem| problem.message.as_str()).collect();
+        assert_eq!(told, ["pod default/a-n is already described in a file of the manifest folder"]);
+        assert_eq!(both.described.keys().map(PodUid::as_str).collect::<Vec<_>>(), ["u-2"]);
+        assert!(!both.read, "one of the two is not known yet");
+        assert!(folder.join(&StaticPods { read: true, ..fetched }, Path::new("")).read);
     }
 
     #[test]

@@ -4,6 +4,8 @@
 use gantry_model::pod::Pod;
 use k8s_openapi::api::core::v1::{Pod as Described, PodSpec, PodStatus, Toleration};
 
+use super::rules;
+
 /// `raw` is what the file says, `pod` what was made of it.
 pub(super) fn describe(raw: &Described, pod: &Pod) -> Described {
     let mut described = raw.clone();
@@ -16,15 +18,14 @@ pub(super) fn describe(raw: &Described, pod: &Pod) -> Described {
     meta.managed_fields = None;
     let spec = described.spec.get_or_insert_with(PodSpec::default);
     spec.node_name = Some(pod.shown.node_name.clone());
-    // It runs where its file is, whatever the node is tainted with.
+    // It runs where its file is, whatever the node is tainted with. Of a URL upstream says nothing.
     let all = Toleration {
         operator: Some("Exists".to_owned()),
         effect: Some("NoExecute".to_owned()),
         ..Toleration::default()
     };
-    let tolerations = spec.tolerations.get_or_insert_default();
-    if !tolerations.contains(&all) {
-        tolerations.push(all);
+    if rules::is_of_file(pod) && !spec.tolerations.iter().flatten().any(|one| *one == all) {
+        spec.tolerations.get_or_insert_default().push(all);
     }
     described.status = Some(PodStatus { phase: Some("Pending".to_owned()), ..PodStatus::default() });
     described
@@ -46,6 +47,7 @@ mod tests {
         made.name = "web-node1".into();
         made.shown.node_name = "node1".into();
         made.annotations.insert("kubernetes.io/config.hash".into(), "uid-1".into());
+        made.annotations.insert("kubernetes.io/config.source".into(), "file".into());
         let described = describe(&raw, &made);
         assert_eq!(described.metadata.name.as_deref(), Some("web-node1"));
         assert_eq!(described.metadata.labels, raw.metadata.labels);
@@ -53,5 +55,7 @@ mod tests {
         assert_eq!((spec.node_name.as_deref(), spec.priority), (Some("node1"), Some(7)));
         assert_eq!(spec.tolerations.unwrap().len(), 1);
         assert_eq!(describe(&described, &made), described, "again changes nothing");
+        made.annotations.insert("kubernetes.io/config.source".into(), "http".into());
+        assert_eq!(describe(&raw, &made).spec.unwrap().tolerations.unwrap_or_default(), []);
     }
 }

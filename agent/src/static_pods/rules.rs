@@ -13,14 +13,37 @@ use crate::manifest::{fnv1a_128, hostname_of};
 
 const HASH: &str = "kubernetes.io/config.hash";
 const SOURCE: &str = "kubernetes.io/config.source";
+const FILE: &str = "file";
 const SEEN: &str = "kubernetes.io/config.seen";
 const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// Where a static pod is described.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Source<'a> {
+    File(&'a Path),
+    Url(&'a str),
+}
+
+impl Source<'_> {
+    /// As the annotation has it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::File(_) => FILE,
+            Self::Url(_) => "http",
+        }
+    }
+}
+
+/// Whether the pod is one of a file.
+pub(super) fn is_of_file(pod: &Pod) -> bool {
+    pod.annotations.get(SOURCE).is_some_and(|source| source == FILE)
+}
 
 /// The pod as it runs on this node. `seen` is when its content was first met.
 pub(super) fn adopt(
     mut pod: Pod,
     uid_given: bool,
-    path: &Path,
+    source: Source<'_>,
     node: &str,
     seen: &str,
 ) -> Result<Pod, String> {
@@ -28,7 +51,11 @@ pub(super) fn adopt(
         return Err(format!("static pods may not reference {what}"));
     }
     if !uid_given {
-        let text = format!("{}host:{node}file:{}", pod.uid, path.display());
+        let text = match source {
+            Source::File(path) => format!("{}host:{node}file:{}", pod.uid, path.display()),
+            // The same on every node, as upstream.
+            Source::Url(url) => format!("{}url:{url}", pod.uid),
+        };
         let hash = format!("{:032x}", fnv1a_128(text.as_bytes()));
         pod.uid = PodUid::parse(&hash).ok_or_else(|| format!("{hash} is no UID"))?;
     }
@@ -46,7 +73,7 @@ pub(super) fn adopt(
     }
     pod.annotations.remove(MIRROR);
     pod.annotations.insert(HASH.to_owned(), pod.uid.to_string());
-    pod.annotations.insert(SOURCE.to_owned(), "file".to_owned());
+    pod.annotations.insert(SOURCE.to_owned(), source.name().to_owned());
     pod.annotations.insert(SEEN.to_owned(), seen.to_owned());
     pod.shown.node_name = node.to_owned();
     pod.origin = Origin::Static;
@@ -116,7 +143,7 @@ mod tests {
     use crate::pod::tests::{container, pod};
 
     fn run(pod: Pod) -> Result<Pod, String> {
-        adopt(pod, false, Path::new("/m/web.yaml"), "Node1", "T")
+        adopt(pod, false, Source::File(Path::new("/m/web.yaml")), "Node1", "T")
     }
 
     #[test]
@@ -129,10 +156,22 @@ mod tests {
         assert_eq!(made.annotations.get(SEEN).map(String::as_str), Some("T"));
         assert_eq!((made.origin, made.shown.node_name.as_str()), (Origin::Static, "Node1"));
         // The same content in another file, or on another node, is another pod.
-        let other = adopt(pod(), false, Path::new("/m/b.yaml"), "Node1", "T").unwrap();
+        let other = adopt(pod(), false, Source::File(Path::new("/m/b.yaml")), "Node1", "T").unwrap();
         assert_ne!(other.uid, made.uid);
-        let given = adopt(pod(), true, Path::new("/m/b.yaml"), "Node1", "T").unwrap();
+        let given = adopt(pod(), true, Source::File(Path::new("/m/b.yaml")), "Node1", "T").unwrap();
         assert_eq!(given.uid.as_str(), "uid-1");
+    }
+
+    #[test]
+    fn a_pod_of_a_url_has_its_source_and_one_uid_on_all_nodes() {
+        let of = |url, node| adopt(pod(), false, Source::Url(url), node, "T").unwrap();
+        let made = of("http://h/a", "n1");
+        assert_eq!(made.annotations.get(SOURCE).map(String::as_str), Some("http"));
+        assert_eq!(made.annotations.get(HASH).map(String::as_str), Some(made.uid.as_str()));
+        assert_eq!((made.name.as_str(), &made.origin), ("web-n1", &Origin::Static));
+        assert_eq!(of("http://h/a", "n2").uid, made.uid);
+        assert_ne!(of("http://h/b", "n1").uid, made.uid);
+        assert!(is_of_file(&run(pod()).unwrap()) && !is_of_file(&made));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gantry_kube_client::backoff::Backoff;
-use gantry_model::pod::{self, Origin, PodUid};
+use gantry_model::pod::{self, Origin};
 use gantry_model::random;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -48,7 +48,7 @@ pub(crate) struct Mirrors {
     pub seen: watch::Receiver<ApiPods>,
     /// The agent's: an image stays until its pod is over.
     pub pods: watch::Receiver<Arc<[PodHandle]>>,
-    /// The manifest folder's.
+    /// Those of files and of a URL.
     pub statics: watch::Receiver<Statics>,
 }
 
@@ -123,11 +123,10 @@ impl Keeper {
             let seen = self.mirrors.seen.borrow();
             self.done.retain(|_, (did, at)| *at + SHOWN_WITHIN > now && !is_visible(did, &seen));
             let (statics, node) = (self.mirrors.statics.borrow(), self.mirrors.node.borrow());
-            match (seen.synced, &*statics) {
-                (true, Some(statics)) => {
-                    plan(statics, &seen, &alive(&self.mirrors.pods.borrow()), node.as_deref())
-                }
-                _ => Vec::new(),
+            if seen.synced {
+                plan(&statics, &seen, &alive(&self.mirrors.pods.borrow()), node.as_deref())
+            } else {
+                Vec::new()
             }
         };
         let mut next = now + LONGEST_WAIT;
@@ -218,14 +217,9 @@ fn alive(pods: &[PodHandle]) -> Alive {
     alive
 }
 
-/// What is to be done, given the files, the API's images, the pods that are not over, and the owner.
-fn plan(
-    statics: &BTreeMap<PodUid, Arc<Pod>>,
-    seen: &ApiPods,
-    alive: &Alive,
-    node: Option<&Node>,
-) -> Vec<Act> {
-    let described: BTreeMap<Name, &Arc<Pod>> = statics.values().map(|pod| (name_of(pod), pod)).collect();
+/// What is to be done, given the files and whether they are all, the API's images, the pods that are not over, and the owner.
+fn plan(statics: &Statics, seen: &ApiPods, alive: &Alive, node: Option<&Node>) -> Vec<Act> {
+    let described: BTreeMap<Name, &Arc<Pod>> = statics.pods.values().map(|pod| (name_of(pod), pod)).collect();
     let mut acts = Vec::new();
     for (uid, mirror) in &seen.mirrors {
         let name = name_of(mirror);
@@ -236,7 +230,7 @@ fn plan(
                 let ends = alive.get(&name).is_some_and(|hashes| hashes.contains(shown.unwrap_or_default()));
                 mirror.metadata.deletion_timestamp.is_some() || (shown != annotation(pod, HASH) && !ends)
             }
-            None => !alive.contains_key(&name),
+            None => statics.complete && !alive.contains_key(&name),
         };
         // One that is held goes by itself.
         if wrong && !pod_source::is_held(mirror) {

@@ -325,7 +325,7 @@ impl StatusPatcher {
 
     /// A static pod without an image in the API, as its file says.
     fn static_pod(&self, handle: &PodHandle) -> Option<Arc<Pod>> {
-        self.shared.sources.statics.borrow().as_ref()?.get(&handle.pod.uid).cloned()
+        self.shared.sources.statics.borrow().pods.get(&handle.pod.uid).cloned()
     }
 
     fn show(&self, uid: &PodUid, pod: Pod) {

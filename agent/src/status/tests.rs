@@ -74,7 +74,7 @@ impl StatusFixture {
 
     fn with_pace(server: &FakeApiServer, pace: RequestPace) -> Self {
         let (pods, pods_seen) = watch::channel(Arc::from([]));
-        let (statics, statics_seen) = watch::channel(None);
+        let (statics, statics_seen) = watch::channel(Statics::default());
         let seen = pod_source::follow(server.client(), "n1");
         let metrics = Arc::new(Metrics::default());
         let (told, task) = publish(StatusSources {
@@ -498,7 +498,8 @@ async fn a_static_pod_is_told_through_its_mirror_alone_and_shown_without_one() {
     let mut described = on_node();
     described["metadata"] = json!({ "name": "web-n1", "namespace": "default" });
     let described: api::Pod = serde_json::from_value(described).unwrap();
-    bed.statics.send_replace(Some(Arc::new(BTreeMap::from([(uid.clone(), Arc::new(described))]))));
+    let pods = Arc::new(BTreeMap::from([(uid.clone(), Arc::new(described))]));
+    bed.statics.send_replace(Statics { pods, complete: true });
     let worker = bed.add(own);
     worker.says(Phase::Running, "x");
     let mut told = bed.told.clone();

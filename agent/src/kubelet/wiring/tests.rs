@@ -1,5 +1,6 @@
 //! Each part hears what flags and files say.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -200,6 +201,21 @@ fn the_wiring_gives_the_server_its_settings() {
     assert_eq!(stats.cgroup_root, "/x");
     assert_eq!((stats.runtime_cgroups.as_str(), stats.volume_period), ("/rc", seconds(11)));
     assert_eq!(stats.system_cgroups, "/s");
+}
+
+#[test]
+fn pods_of_a_url_are_asked_for_as_it_is_configured() {
+    let text = "staticPodURL: http://h/\nstaticPodURLHeader: {A: [b, c]}\nhttpCheckFrequency: 7s\n";
+    let header = BTreeMap::from([("A".to_owned(), vec!["b".to_owned(), "c".to_owned()])]);
+    let every = std::time::Duration::from_secs(7);
+    assert_eq!(
+        address(&loaded(text, "").config),
+        Some(Address { url: "http://h/".to_owned(), header, every })
+    );
+    let flags = "--manifest-url=http://h/ --manifest-url-header=A:b,A:c";
+    let by_flags = address(&loaded("httpCheckFrequency: 7s\n", flags).config);
+    assert_eq!(by_flags, address(&loaded(text, "").config));
+    assert_eq!(address(&loaded("", "").config), None);
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn node() -> Arc<api::Node> {
 }
 
 fn begin(server: &FakeApiServer) -> MirrorFixture {
-    let (statics, statics_seen) = watch::channel(None);
+    let (statics, statics_seen) = watch::channel(Statics::default());
     let (pods, pods_seen) = watch::channel(Arc::from([]));
     let (node, node_seen) = watch::channel(Some(node()));
     let seen = pod_source::follow(server.client(), "n1");
@@ -51,6 +51,11 @@ fn begin(server: &FakeApiServer) -> MirrorFixture {
 
 impl MirrorFixture {
     fn files(&self, hashes: &[&str]) {
+        self.known(hashes, true);
+    }
+
+    /// `complete` says whether all sources have been read.
+    fn known(&self, hashes: &[&str], complete: bool) {
         let described = hashes.iter().map(|hash| {
             let pod: api::Pod = serde_json::from_value(json!({
                 "metadata": { "name": "etcd-n1", "namespace": "kube-system", "uid": hash,
@@ -60,7 +65,8 @@ impl MirrorFixture {
             .unwrap();
             (PodUid::parse(hash).unwrap(), Arc::new(pod))
         });
-        self.statics.send_replace(Some(Arc::new(described.collect::<BTreeMap<_, _>>())));
+        let pods = Arc::new(described.collect::<BTreeMap<_, _>>());
+        self.statics.send_replace(Statics { pods, complete });
     }
 
     async fn mirror(&self, hash: &str) -> Value {
@@ -90,6 +96,22 @@ async fn a_static_pod_gets_an_image_that_the_node_owns() {
     assert_ne!(mirror["metadata"]["uid"], "hash-1", "the API server chooses it");
     sleep(Duration::from_secs(300)).await;
     assert_eq!(bed.creates(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn images_of_pods_that_are_not_known_yet_stay_and_others_are_made() {
+    let bed = begin(&FakeApiServer::default());
+    bed.files(&["hash-1"]);
+    bed.mirror("hash-1").await;
+    // As after a restart, while a URL does not answer.
+    bed.known(&[], false);
+    sleep(Duration::from_secs(300)).await;
+    assert!(bed.server.get(ETCD).is_some());
+    bed.server.remove(ETCD);
+    bed.known(&["hash-2"], false);
+    bed.mirror("hash-2").await;
+    bed.files(&[]);
+    bed.gone().await;
 }
 
 #[tokio::test(start_paused = true)]
