@@ -6,6 +6,7 @@ pub mod bootstrap;
 pub mod ca;
 pub mod client;
 pub mod csr;
+pub mod exec;
 pub mod kubeconfig;
 pub mod pair;
 pub mod rotation;

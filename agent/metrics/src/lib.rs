@@ -196,6 +196,7 @@ Metrics {
     certificate_manager_server_expiration: GaugeFunc = "kubelet_certificate_manager_server_ttl_seconds", [], "[ALPHA] Seconds until the serving certificate ends.";
     certificate_manager_server_age: Histogram = "kubelet_certificate_manager_server_rotation_seconds", ([], of_a_certificate()), "[ALPHA] Age of the serving certificate when it was replaced.";
     server_expiration_errors: Counter = "kubelet_server_expiration_renew_errors", [], "[ALPHA] Failed renewals of the serving certificate.";
+    exec_plugin_calls: Counter<2> = "rest_client_exec_plugin_call_total", ["code", "call_status"], "[ALPHA] Runs of the credential program of the kubeconfig.";
     rest_client_requests: Counter<3> = "rest_client_requests_total", ["code", "method", "host"], "[ALPHA] Requests to the API server.";
     rest_client_duration: Histogram<2> = "rest_client_request_duration_seconds", (["verb", "host"], of_a_request()), "[ALPHA] Seconds they took.";
     feature_enabled: Gauge<2> = "kubernetes_feature_enabled", ["name", "stage"], "[BETA] Feature gates: 1 when on, else 0.";

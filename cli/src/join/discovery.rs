@@ -227,7 +227,7 @@ impl Endpoint {
     ) -> Result<Access, Error> {
         let server = format!("https://{self}");
         let server = server.parse().map_err(|error| Error::Kubeconfig(format!("{server}: {error}")))?;
-        Ok(Access { server, server_name: server_name.map(str::to_owned), trust, user })
+        Ok(Access { server, server_name: server_name.map(str::to_owned), trust, proxy: None, user })
     }
 }
 

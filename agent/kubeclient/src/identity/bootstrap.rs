@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::client::{self, Clients, Limits};
 use super::csr::{self, Signer, Template};
-use super::kubeconfig::{self, Access, Certificate, User};
+use super::kubeconfig::{self, Access, Authorization, Certificate, User};
 use super::rotation::{self, Rotation};
 use super::store::{self, Store};
 use super::{Current, Names, Notice, Pair, pair};
@@ -120,6 +120,14 @@ fn anonymous(access: &Access) -> Access {
     Access { user: User::default(), ..access.clone() }
 }
 
+/// As upstream: a program's credentials only ask for the certificate.
+fn without_program(access: Access) -> Access {
+    match &access.user.authorization {
+        Some(Authorization::Program(_)) => anonymous(&access),
+        _ => access,
+    }
+}
+
 fn rotating(settings: &Settings, notices: mpsc::Sender<Notice>) -> Result<Identity, Error> {
     let (asking, access) = match needs_bootstrap(settings) {
         Some(bootstrap) => {
@@ -131,7 +139,7 @@ fn rotating(settings: &Settings, notices: mpsc::Sender<Notice>) -> Result<Identi
         }
         None => {
             let access = kubeconfig::read(&settings.kubeconfig).map_err(Error::Kubeconfig)?;
-            (access.clone(), access)
+            (access.clone(), without_program(access))
         }
     };
     let (given, data) = match access.user.certificate.clone() {

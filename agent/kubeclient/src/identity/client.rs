@@ -4,12 +4,13 @@
 
 mod body;
 mod pace;
+mod proxy;
 pub mod shown;
 mod trust;
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -32,6 +33,8 @@ use tower::{BoxError, Service};
 
 use self::body::StreamBody;
 pub use self::pace::{Pace, RequestPace, Token};
+use self::proxy::Dial;
+use super::exec::{Credentials, Program};
 use super::kubeconfig::{Access, Authorization};
 use super::{Current, Shown};
 
@@ -134,7 +137,7 @@ pub fn single(access: &Access, current: &Current, metrics: &Arc<Metrics>) -> Res
     Ok(kube::Client::new(Way::new(lines, None, None), "default"))
 }
 
-type Line = legacy::Client<HttpsConnector<HttpConnector>, Body>;
+type Line = legacy::Client<HttpsConnector<Dial>, Body>;
 
 /// Lines, each with how many streams it has.
 type Open = Vec<(Line, Arc<AtomicUsize>)>;
@@ -148,6 +151,8 @@ struct Lines {
     open: Arc<Mutex<Open>>,
     /// Watches apart, which last.
     in_flight: Arc<Semaphore>,
+    /// Of the certificate of a credential program that the open ones show.
+    generation: Arc<AtomicU64>,
     metrics: Arc<Metrics>,
 }
 
@@ -159,8 +164,10 @@ impl std::fmt::Debug for Lines {
 
 impl Lines {
     fn new(access: &Access, current: Current, patient: bool, metrics: Arc<Metrics>) -> Result<Self, Error> {
+        let current = program_of(access).map_or(current, |program| program.certificate());
         let (access, in_flight) = (Arc::new(access.clone()), Arc::new(Semaphore::new(AT_ONCE)));
-        let lines = Self { access, current, patient, open: Arc::default(), in_flight, metrics };
+        let (open, generation) = Default::default();
+        let lines = Self { access, current, patient, open, in_flight, generation, metrics };
         // What is wrong with the file is told now, not at the first request.
         let line = lines.connect()?;
         lines.lock().push((line, Arc::default()));
@@ -173,6 +180,13 @@ impl Lines {
 
     fn renew(&self) {
         self.lock().clear();
+    }
+
+    /// A certificate that changed is shown by new connections.
+    fn show(&self, generation: u64) {
+        if self.generation.swap(generation, Ordering::Relaxed) != generation {
+            self.renew();
+        }
     }
 
     fn connect(&self) -> Result<Line, Error> {
@@ -191,6 +205,9 @@ impl Lines {
             }
             None => https,
         };
+        // The proxy is believed as the server is, as upstream, and not shown who we are.
+        let to_proxy = trust::config(&self.access.trust)?.with_no_client_auth();
+        let dial = Dial::new(self.access.proxy.as_ref(), tcp, to_proxy);
         Ok(legacy::Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
@@ -198,7 +215,7 @@ impl Lines {
             // A server that went away without a word is noticed, as Go's clients do.
             .http2_keep_alive_interval(Duration::from_secs(30))
             .http2_keep_alive_timeout(Duration::from_secs(15))
-            .build(https.enable_all_versions().wrap_connector(tcp)))
+            .build(https.enable_all_versions().wrap_connector(dial)))
     }
 
     /// A line with room, and one seat on it.
@@ -210,6 +227,13 @@ impl Lines {
         let (line, busy) = (self.connect()?, Arc::default());
         open.push((line.clone(), Arc::clone(&busy)));
         Ok((line, body::StreamPermit::new(busy)))
+    }
+}
+
+fn program_of(access: &Access) -> Option<&Program> {
+    match &access.user.authorization {
+        Some(Authorization::Program(program)) => Some(program),
+        _ => None,
     }
 }
 
@@ -228,13 +252,28 @@ impl Way {
         Self { lines, listens: pace.clone(), pace, within }
     }
 
-    fn dress(&self, request: &mut Request<Body>) -> Result<(), BoxError> {
+    /// What a credential program says, where there is one.
+    async fn ask_program(&self) -> Result<Option<Arc<Credentials>>, BoxError> {
+        let Some(program) = program_of(&self.lines.access) else { return Ok(None) };
+        let found = program
+            .credentials(&self.lines.metrics)
+            .await
+            .map_err(|error| format!("getting credentials: {error}"))?;
+        self.lines.show(found.generation);
+        Ok(Some(found))
+    }
+
+    fn dress(&self, request: &mut Request<Body>, said: Option<&Credentials>) -> Result<(), BoxError> {
         let access = &self.lines.access;
         *request.uri_mut() = place(&access.server, request.uri())?;
         request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(version::USER_AGENT));
         let value = match &access.user.authorization {
             None => return Ok(()),
             Some(Authorization::Header(value)) => value.clone(),
+            Some(Authorization::Program(_)) => match said.and_then(Credentials::token) {
+                Some(token) => format!("Bearer {token}"),
+                None => return Ok(()),
+            },
             // A small file of ours; it may change at any time.
             Some(Authorization::TokenFile(path)) => {
                 format!("Bearer {}", std::fs::read_to_string(path)?.trim())
@@ -320,17 +359,25 @@ impl Service<Request<Body>> for Way {
                 true => None,
                 false => way.lines.in_flight.clone().acquire_owned().await.ok(),
             };
-            way.dress(&mut request)?;
+            let said = way.ask_program().await?;
+            way.dress(&mut request, said.as_deref())?;
             let (line, seat) = way.lines.take()?;
             let answer = line.request(request);
             let answer = match way.within {
                 Some(within) => tokio::time::timeout(within, answer).await??,
                 None => answer.await?,
             };
+            let status = answer.status();
             if let Some(limiter) = &way.listens {
-                limiter.hear(answer.status(), answer.headers());
+                limiter.hear(status, answer.headers());
             }
-            asked.record_answer(answer.status());
+            asked.record_answer(status);
+            if let (StatusCode::UNAUTHORIZED, Some(said), Some(program)) =
+                (status, &said, program_of(&way.lines.access))
+            {
+                // As upstream: the next request is made with what it says then.
+                program.refuse(said, &way.lines.metrics).await;
+            }
             Ok(answer.map(|body| StreamBody::new(body, seat)))
         })
     }

@@ -1,9 +1,12 @@
 //! kubeconfig files: how to reach an API server, and as whom. Owns how they are read and written,
 //! and what in them is refused; never a connection. Called by the wiring and by bootstrap.
 
+mod proxy;
+
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,6 +14,8 @@ use http::Uri;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+pub use self::proxy::{Proxy, ProxyScheme};
+use super::exec::{Program, config};
 use super::pair::Pair;
 use super::store;
 
@@ -23,6 +28,8 @@ pub struct Access {
     pub server_name: Option<String>,
     /// Who signs its certificate.
     pub trust: Trust,
+    /// What stands before it.
+    pub proxy: Option<Proxy>,
     /// How we say who we are.
     pub user: User,
 }
@@ -63,6 +70,8 @@ pub enum Authorization {
     Header(String),
     /// The token of this file; it may change.
     TokenFile(PathBuf),
+    /// What this program says; it may give a client certificate, too.
+    Program(Arc<Program>),
 }
 
 impl std::fmt::Debug for Authorization {
@@ -70,6 +79,7 @@ impl std::fmt::Debug for Authorization {
         match self {
             Self::Header(_) => f.write_str("Header(<masked>)"),
             Self::TokenFile(path) => f.debug_tuple("TokenFile").field(path).finish(),
+            Self::Program(program) => f.debug_tuple("Program").field(program).finish(),
         }
     }
 }
@@ -119,9 +129,8 @@ struct Named {
 }
 
 /// What of a user is not done, and what to do instead.
-const REFUSED_USER: [(&str, &str); 6] = [
-    ("exec", "the kubelet runs no credential programs: give it a certificate or a token"),
-    ("auth-provider", "give the kubelet a certificate or a token"),
+const REFUSED_USER: [(&str, &str); 5] = [
+    ("auth-provider", "give the kubelet a certificate, a token, or a program in exec"),
     ("as", "the kubelet speaks for itself alone"),
     ("as-uid", "the kubelet speaks for itself alone"),
     ("as-groups", "the kubelet speaks for itself alone"),
@@ -159,20 +168,23 @@ fn access(file: File, folder: &Path) -> Result<Access, String> {
     let context = find_named(file.contexts, "context", &file.current_context)?.context.unwrap_or_default();
     let name = |key: &str| context.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     let cluster = find_named(file.clusters, "cluster", &name("cluster"))?.cluster.unwrap_or_default();
-    let user = match name("user") {
-        user if user.is_empty() => Value::Null,
-        user => find_named(file.users, "user", &user)?.user.unwrap_or_default(),
+    let user_name = name("user");
+    let user = match user_name.as_str() {
+        "" => Value::Null,
+        user => find_named(file.users, "user", user)?.user.unwrap_or_default(),
     };
     let text =
         |value: &Value, key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
-    if !text(&cluster, "proxy-url").is_empty() {
-        return Err("proxy-url is not supported: the kubelet reaches the API server directly".to_owned());
-    }
+    let proxy = Some(text(&cluster, "proxy-url")).filter(|url| !url.is_empty());
     for (key, remedy) in REFUSED_USER {
         if user.get(key).is_some_and(|value| !value.is_null()) {
             return Err(format!("{key} of a user is not supported: {remedy}"));
         }
     }
+    let program = config::parse(&user, &cluster, &user_name, folder)?;
+    // As upstream: what the file itself says is not asked for.
+    let authorization = authorization(&user, folder)
+        .or_else(|| program.map(|config| Authorization::Program(Arc::new(Program::new(config)))));
     let server = text(&cluster, "server");
     let server: Uri = server.parse().map_err(|e| format!("server {server:?}: {e}"))?;
     if server.host().is_none() || !matches!(server.scheme_str(), Some("https" | "http")) {
@@ -182,7 +194,8 @@ fn access(file: File, folder: &Path) -> Result<Access, String> {
         server,
         server_name: Some(text(&cluster, "tls-server-name")).filter(|name| !name.is_empty()),
         trust: trust(&cluster, folder)?,
-        user: User { certificate: certificate(&user, folder)?, authorization: authorization(&user, folder) },
+        proxy: proxy.map(|url| Proxy::parse(&url)).transpose()?,
+        user: User { certificate: certificate(&user, folder)?, authorization },
     })
 }
 
@@ -272,6 +285,9 @@ pub fn write(path: &Path, access: &Access, pem: &Path) -> Result<(), Error> {
     }
     if let Some(name) = &access.server_name {
         cluster["tls-server-name"] = name.as_str().into();
+    }
+    if let Some(proxy) = &access.proxy {
+        cluster["proxy-url"] = proxy.given.as_str().into();
     }
     // JSON is YAML; every client reads it.
     let file = json!({

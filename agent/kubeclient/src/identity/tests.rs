@@ -1,6 +1,8 @@
 //! An API server over TLS on loopback that signs certificates, and what a kubelet makes of it: first
 //! certificate, rotation, watches that stay.
 
+mod programs;
+
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -52,6 +54,8 @@ struct Api {
     /// How long what is signed is good for.
     life: Duration,
     deny: bool,
+    /// What an Authorization header may not say.
+    refuses: Mutex<String>,
     /// Counts up: each number is an event of every watch.
     tick: watch::Sender<usize>,
     connections: AtomicUsize,
@@ -81,6 +85,7 @@ impl Api {
             requests: Mutex::default(),
             life,
             deny,
+            refuses: Mutex::default(),
             tick: watch::channel(0).0,
             connections: AtomicUsize::new(0),
         });
@@ -139,11 +144,15 @@ impl Api {
     ) -> Response<Body> {
         let path = request.uri().path_and_query().unwrap().to_string();
         let token = request.headers().get("authorization").map(|value| value.to_str().unwrap().to_owned());
+        let refused = token.as_ref().is_some_and(|token| *token == *self.refuses.lock().unwrap());
         let seen = RecordedRequest { connection, user, token: token.unwrap_or_default(), path: path.clone() };
         self.seen.lock().unwrap().push(seen);
         let (method, body) = (request.method().clone(), Body::new(request.into_body()));
         let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
         let csrs = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+        if refused {
+            return answer(401, &json!({ "code": 401 }));
+        }
         if path.contains("watch=true") {
             return self.stream();
         }

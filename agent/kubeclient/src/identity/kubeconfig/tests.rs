@@ -50,8 +50,8 @@ fn what_is_not_done_is_refused_by_name() {
         let error = with(cluster, user).unwrap_err();
         assert!(error.contains(text), "{error}");
     };
-    wrong("proxy-url: 'http://p'", "", "proxy-url is not supported");
-    wrong("", "exec: {command: x}", "exec of a user is not supported");
+    wrong("proxy-url: 'ftp://p'", "", "unsupported scheme \"ftp\"");
+    wrong("", "exec: {command: x}", "apiVersion must be specified for u to use exec authentication plugin");
     wrong("", "auth-provider: {name: x}", "auth-provider of a user is not supported");
     wrong("", "as: admin", "as of a user is not supported");
     wrong("", "client-certificate: x", "must both be given");
@@ -67,6 +67,15 @@ fn what_is_not_done_is_refused_by_name() {
 }
 
 #[test]
+fn a_program_stands_back_behind_a_token() {
+    let exec = "exec: {apiVersion: client.authentication.k8s.io/v1, command: aws, interactiveMode: Never}";
+    let program = with("", exec).unwrap().user.authorization;
+    assert!(matches!(program, Some(Authorization::Program(_))), "{program:?}");
+    let both = with("", &format!("token: t, {exec}")).unwrap().user.authorization;
+    assert_eq!(both, Some(Authorization::Header("Bearer t".to_owned())));
+}
+
+#[test]
 fn secrets_are_not_shown() {
     let access = with("", "token: geheim").unwrap();
     assert!(!format!("{access:?}").contains("geheim"));
@@ -76,12 +85,13 @@ fn secrets_are_not_shown() {
 fn what_is_written_is_read_back() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sub/kubelet.conf");
-    let access = with("certificate-authority-data: Y2E=, tls-server-name: api", "token: t").unwrap();
+    let cluster = "certificate-authority-data: Y2E=, tls-server-name: api, proxy-url: 'http://u:p@h'";
+    let access = with(cluster, "token: t").unwrap();
     write(&path, &access, Path::new("/pki/current.pem")).unwrap();
     let again = read(&path).unwrap();
     assert_eq!(
-        (&again.server, &again.trust, &again.server_name),
-        (&access.server, &access.trust, &access.server_name)
+        (&again.server, &again.trust, &again.server_name, &again.proxy),
+        (&access.server, &access.trust, &access.server_name, &access.proxy)
     );
     let pem = PathBuf::from("/pki/current.pem");
     let files = Certificate::Files { certificate: pem.clone(), key: pem };
