@@ -23,8 +23,10 @@ pub struct Settings {
     pub pod_logs: PathBuf,
     /// Where archives of containers go, `checkpoints` below the kubelet's root.
     pub checkpoints: PathBuf,
-    /// enableSystemLogQuery: queries of the journal are refused by name.
+    /// enableSystemLogQuery: whether `/logs/?query=` asks for logs of services.
     pub system_log_query: bool,
+    /// What reads the journal: a path, or a name that is looked for in PATH.
+    pub journalctl: PathBuf,
 }
 
 /// One for all requests.

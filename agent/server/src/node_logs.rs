@@ -1,18 +1,27 @@
-//! `/logs/`: the node's own log folder, as a file server shows it. Owns the way in, which no link
-//! leads out of; never writes. Called by [`super::serve`].
+//! `/logs/`: the node's own log folder, as a file server shows it, and logs of services by
+//! `?query=`. Owns the way in, which no link leads out of; never writes. Called by [`super::serve`].
+//!
+//! what is asked: [`log_query`] (pure) · the journal: [`journal`]
+
+mod journal;
+mod log_query;
 
 use std::fmt::Write;
 use std::fs::File;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use axum::body::{Body, Bytes};
-use http::header::{CONTENT_LENGTH, HeaderValue, LOCATION};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use futures_util::{Stream, StreamExt as _};
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, HeaderValue, LOCATION};
 use http::{HeaderMap, StatusCode};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use tokio::io::AsyncReadExt;
 
 use super::answer::{self, Answer};
-use super::context::ServerContext;
+use super::context::{ServerContext, Settings};
 use super::query;
 
 /// Read at once.
@@ -29,12 +38,92 @@ enum LogEntry {
 }
 
 /// A file, a folder's list, or why not.
-pub(super) async fn serve(inner: &ServerContext, path: String, asked: &str, _: &HeaderMap) -> Answer {
-    if inner.settings.system_log_query && query::pairs(asked).iter().any(|(key, _)| key == "query") {
-        let text = "log queries are not supported by this node: read files below /logs/, \
-                    or set enableSystemLogQuery to false\n";
-        return answer::error(StatusCode::NOT_IMPLEMENTED, text);
+pub(super) async fn serve(inner: &ServerContext, path: String, asked: &str, headers: &HeaderMap) -> Answer {
+    let path = if inner.settings.system_log_query {
+        match log_query::read(&query::pairs(asked)) {
+            Err(wrong) => return refuse(StatusCode::BAD_REQUEST, &wrong),
+            Ok(Some(query)) => match judge(&path, query) {
+                Err(wrong) => return refuse(StatusCode::NOT_ACCEPTABLE, &wrong),
+                Ok(Asked::Services(query)) => return services(inner, query, headers),
+                Ok(Asked::File(name)) => return queried_file(inner, name).await,
+            },
+            Ok(None) => path,
+        }
+    } else {
+        path
+    };
+    file_or_folder(inner, path).await
+}
+
+/// What a query comes to.
+enum Asked {
+    Services(log_query::LogQuery),
+    File(String),
+}
+
+fn refuse(status: StatusCode, wrong: &[String]) -> Answer {
+    answer::error(status, format!("{}\n", log_query::together(wrong)))
+}
+
+/// What may not be asked is refused in words.
+fn judge(path: &str, query: log_query::LogQuery) -> Result<Asked, Vec<String>> {
+    if !path.trim_matches('/').is_empty() {
+        return Err(vec!["path not allowed in query mode".to_owned()]);
     }
+    let wrong = query.problems();
+    if !wrong.is_empty() {
+        return Err(wrong);
+    }
+    Ok(match query.files.first() {
+        Some(file) => Asked::File(file.clone()),
+        None => Asked::Services(query),
+    })
+}
+
+/// One that is not there is a query that is wrong.
+async fn queried_file(inner: &ServerContext, name: String) -> Answer {
+    // Clients on Windows write backslashes.
+    let answer = file_or_folder(inner, name.replace('\\', "/").trim_matches('/').to_owned()).await;
+    if answer.status() != StatusCode::NOT_FOUND {
+        return answer;
+    }
+    let path = inner.settings.node_logs.join(name.trim_start_matches(['/', '\\']));
+    let why = format!("stat {}: no such file or directory", path.display());
+    refuse(StatusCode::NOT_ACCEPTABLE, &[format!("query: Invalid value: [{name:?}]: {why}")])
+}
+
+fn services(inner: &ServerContext, query: log_query::LogQuery, headers: &HeaderMap) -> Answer {
+    let Settings { journalctl, node_logs, .. } = &inner.settings;
+    let places = journal::Places { journalctl: journalctl.clone(), folder: node_logs.clone() };
+    let pieces = journal::stream(places, query);
+    let kind = "text/plain;charset=UTF-8";
+    // Only when nothing else is taken, as upstream.
+    if headers.get(ACCEPT_ENCODING).is_none_or(|accepts| accepts != "gzip") {
+        return answer::of_type(StatusCode::OK, kind, Body::from_stream(pieces));
+    }
+    let mut answer = answer::of_type(StatusCode::OK, kind, Body::from_stream(compressed(pieces)));
+    answer.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    answer
+}
+
+type Piece = std::io::Result<Bytes>;
+
+fn compressed(pieces: impl Stream<Item = Piece>) -> impl Stream<Item = Piece> {
+    let encoder = Some(GzEncoder::new(Vec::new(), Compression::fast()));
+    futures_util::stream::unfold((Box::pin(pieces), encoder), async |(mut pieces, encoder)| {
+        let mut encoder = encoder?;
+        let next = match pieces.next().await {
+            // Flushed: who follows a log sees what there is.
+            Some(Ok(piece)) => encoder.write_all(&piece).and_then(|()| encoder.flush()),
+            Some(Err(error)) => Err(error),
+            None => return Some((encoder.finish().map(Bytes::from), (pieces, None))),
+        };
+        let piece = next.map(|()| Bytes::from(std::mem::take(encoder.get_mut())));
+        Some((piece, (pieces, Some(encoder))))
+    })
+}
+
+async fn file_or_folder(inner: &ServerContext, path: String) -> Answer {
     let root = inner.settings.node_logs.clone();
     let wanted = path.clone();
     let found = tokio::task::spawn_blocking(move || find(&root, &wanted)).await;

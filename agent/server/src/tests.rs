@@ -1,5 +1,6 @@
 //! The server as a whole on a fake API server: nobody gets in without a credential.
 
+mod log_query;
 mod switched;
 mod tls;
 
@@ -139,6 +140,7 @@ fn settings(folder: &std::path::Path) -> Settings {
         node_logs: folder.to_owned(),
         pod_logs: folder.to_owned(),
         system_log_query: false,
+        journalctl: "/nonexistent".into(),
     }
 }
 

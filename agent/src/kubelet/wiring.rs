@@ -400,6 +400,7 @@ pub(super) fn server(config: &KubeletConfiguration, root_dir: &Path) -> gantry_s
         pod_logs: PathBuf::from(&config.pod_logs_dir),
         checkpoints: root_dir.join("checkpoints"),
         system_log_query: on(config.enable_system_log_query),
+        journalctl: PathBuf::from("journalctl"),
     }
 }
 

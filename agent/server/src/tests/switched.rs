@@ -32,24 +32,6 @@ async fn a_token_is_nobodys_where_no_reviewer_is_asked() {
     );
 }
 
-#[tokio::test]
-async fn a_log_query_is_refused_by_name_where_it_was_switched_on() {
-    for (system_log_query, status) in [(true, 501), (false, 200)] {
-        let (client, _) = api_server().await;
-        let folder = tempfile::tempdir().unwrap();
-        let client_ca = ClientCa::new(authority("ca").pem().as_bytes()).unwrap();
-        let how = Authentication { client_ca, tokens_for: None, anonymous: true };
-        let sources = sources(folder.path(), no_runtime());
-        let settings = Settings { system_log_query, ..settings(folder.path()) };
-        let server = Server::new(settings, sources, how, Mode::AlwaysAllow, Some(client)).unwrap();
-        let request = Request::get("/logs/?query=kubelet").body(Body::empty()).unwrap();
-        let answer =
-            said(serve(server.inner.clone(), Door::ReadWrite(Vec::new().into()), request).await).await;
-        assert_eq!(answer.0, status, "{}", answer.1);
-        assert_eq!(answer.1.contains("enableSystemLogQuery"), system_log_query, "{}", answer.1);
-    }
-}
-
 /// The period's end is what it waits for; 0 is never.
 #[tokio::test(start_paused = true)]
 async fn volumes_are_measured_once_in_a_period() {
