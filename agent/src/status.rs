@@ -132,7 +132,7 @@ struct Known {
 
 impl Known {
     fn of(seen: &ApiPods, statics: &Statics, pod: &pod::Pod) -> Self {
-        let file = statics.as_ref().and_then(|all| all.get(&pod.uid).cloned());
+        let file = statics.pods.get(&pod.uid).cloned();
         Self { synced: seen.synced, image: image_of(seen, pod), file }
     }
 
