@@ -57,10 +57,15 @@ impl Pty {
         tcsetwinsize(&master, winsize(columns, rows))?;
         // util-linux: a session of its own, whose terminal is the one on stdin; then exec, no fork,
         // because a child of ours leads no process group.
-        let child = Command::new("setsid")
-            .arg("--ctty")
-            .arg(command.get_program())
-            .args(command.get_args())
+        let mut setsid = Command::new("setsid");
+        // Who starts the tests in the background ignores Ctrl-C, and so would they.
+        setsid.args(["--ctty", "env", "--default-signal=INT,QUIT"]);
+        setsid.arg(command.get_program()).args(command.get_args());
+        setsid.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        if let Some(folder) = command.get_current_dir() {
+            setsid.current_dir(folder);
+        }
+        let child = setsid
             .stdin(Stdio::from(open()?))
             .stdout(Stdio::from(open()?))
             .stderr(Stdio::from(open()?))

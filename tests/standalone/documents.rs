@@ -72,11 +72,18 @@ struct Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        if let Some(run) = &mut self.run {
-            // It has ended already, where all went well.
-            let _ = run.kill();
-            let _ = run.wait();
+        let Some(run) = &mut self.run else { return };
+        // Something failed and is told already: it is to take its pods along.
+        let pid = i32::try_from(run.id()).ok().and_then(rustix::process::Pid::from_raw);
+        if let Some(pid) = pid {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
+        let _ = poll("gantry run to end", PATIENCE, || match run.try_wait() {
+            Ok(None) => Err("it runs on".to_owned()),
+            _ => Ok(()),
+        });
+        let _ = run.kill();
+        let _ = run.wait();
     }
 }
 
