@@ -4,6 +4,14 @@
 //! they must run as root in namespaces of their own, and refuse to run in the host's:
 //! `unshare --mount --net --propagation private cargo test -p gantry-cni --test netlink`
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::needless_pass_by_value,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "all of this program is tests, its helpers too"
+)]
+
 #[path = "netlink/host.rs"]
 mod host;
 #[path = "netlink/node.rs"]

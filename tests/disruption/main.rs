@@ -4,6 +4,14 @@
 //!
 //! GANTRY_CLUSTER_KUBELET (`gantry`, or `upstream` to prove a spec) and GANTRY_CLUSTER_RUNTIME (`containerd` or `gantry`)
 //! say on what; GANTRY_SWAP_SECONDS, GANTRY_KILL_SECONDS, GANTRY_AWAY_SECONDS and GANTRY_ROTATE_SECONDS how long.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::needless_pass_by_value,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "all of this program is tests, its helpers too"
+)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a test program")]
 
 mod away;

@@ -3,6 +3,14 @@
 //! removed, and nothing is lost, left or reserved. On programs that are built with failpoints
 //! (docs/adr/0024-failpoints.md). Run by `cargo xtask test --tier failpoints`.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::needless_pass_by_value,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "all of this program is tests, its helpers too"
+)]
+
 mod fault;
 mod life;
 mod rows;

@@ -2,6 +2,14 @@
 //! another host, and pulls in whose middle the runtime or the power dies. Each ends in a whole image or in an
 //! error in words with nothing left. Run by `cargo xtask test --tier faults`.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::needless_pass_by_value,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "all of this program is tests, its helpers too"
+)]
+
 mod deaths;
 mod fixture;
 

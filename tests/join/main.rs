@@ -3,6 +3,14 @@
 //! thread does. Each command of docs/join.md that needs no kind and no package is one of these. Run by `cargo xtask test
 //! --tier join`, in a place of its own.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::needless_pass_by_value,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "all of this program is tests, its helpers too"
+)]
+
 mod machine;
 
 use std::net::TcpListener;

@@ -2,6 +2,14 @@
 //! small VM. Each test starts its own node and ends with a leak check. Never run by a plain
 //! `cargo test`; refuses to run in the host's namespaces. Run by `cargo xtask test`.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::needless_pass_by_value,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "all of this program is tests, its helpers too"
+)]
+
 mod attach;
 mod cdi;
 mod cgroups;

@@ -2,6 +2,14 @@
 //! today's runtime. What such a monitor can do goes on; what it can't is refused by name
 //! (docs/adr/0024-failpoints.md). Run by `cargo xtask test --tier monitor-compat`.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::needless_pass_by_value,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "all of this program is tests, its helpers too"
+)]
+
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};

@@ -1,6 +1,14 @@
 //! The peer tier: the checks of the CRI tier on containerd, because a check that fails there expects
 //! too much, and what the agent hears from containerd beyond CRI. Takes minutes, so it is part of `cargo xtask test --full` only.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::needless_pass_by_value,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "all of this program is tests, its helpers too"
+)]
+
 mod runtime_ext;
 mod tour;
 

@@ -3,6 +3,14 @@
 //! the other. Runs in the small VM alone, with a disk at /var, half by half, as part of `cargo xtask
 //! test --tier vm`.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::needless_pass_by_value,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "all of this program is tests, its helpers too"
+)]
+
 mod after;
 mod agent;
 mod before;

@@ -12,22 +12,19 @@ use crate::cell::Cell;
 use crate::summary::{self, Counts};
 use crate::{leakcheck, sh};
 
-/// A test target and its package.
-pub(crate) type Target = (&'static str, &'static str);
-
-pub(crate) const KERNEL: [Target; 2] = [("gantry-tests", "kernel"), ("gantry-cni", "netlink")];
-pub(crate) const CRI: [Target; 2] = [("gantry-tests", "cri"), ("gantry-tests", "cni")];
+pub(crate) const KERNEL: [&str; 2] = ["kernel", "netlink"];
+pub(crate) const CRI: [&str; 2] = ["cri", "cni"];
 /// The binary whose modules two VMs share.
 pub(crate) const MODULES_IN: &str = "kernel";
-pub(crate) const PEER: [Target; 1] = [("gantry-tests", "peer")];
-pub(crate) const STANDALONE: [Target; 1] = [("gantry-tests", "standalone")];
-pub(crate) const CLUSTER: [Target; 1] = [("gantry-tests", "cluster")];
-pub(crate) const DISRUPTION: [Target; 1] = [("gantry-tests", "disruption")];
-pub(crate) const JOIN: [Target; 1] = [("gantry-tests", "join")];
-pub(crate) const FAILPOINTS: [Target; 1] = [("gantry-tests", "failpoints")];
-pub(crate) const FAULTS: [Target; 1] = [("gantry-tests", "faults")];
-pub(crate) const MONITOR_COMPAT: [Target; 1] = [("gantry-tests", "monitor_compat")];
-pub(crate) const REBOOT: [Target; 1] = [("gantry-tests", "reboot")];
+pub(crate) const PEER: [&str; 1] = ["peer"];
+pub(crate) const STANDALONE: [&str; 1] = ["standalone"];
+pub(crate) const CLUSTER: [&str; 1] = ["cluster"];
+pub(crate) const DISRUPTION: [&str; 1] = ["disruption"];
+pub(crate) const JOIN: [&str; 1] = ["join"];
+pub(crate) const FAILPOINTS: [&str; 1] = ["failpoints"];
+pub(crate) const FAULTS: [&str; 1] = ["faults"];
+pub(crate) const MONITOR_COMPAT: [&str; 1] = ["monitor_compat"];
+pub(crate) const REBOOT: [&str; 1] = ["reboot"];
 
 /// A built test binary.
 #[derive(Debug, Clone)]
@@ -36,11 +33,12 @@ pub(crate) struct TestBinary {
     pub(crate) path: PathBuf,
 }
 
-/// Builds test binaries that need root, without running them.
-pub(crate) fn binaries(targets: &[Target]) -> Result<Vec<TestBinary>> {
+/// Builds test binaries that need root, without running them, of the same packages and features as the unit tests.
+pub(crate) fn binaries(targets: &[&str]) -> Result<Vec<TestBinary>> {
     let mut command = sh::cargo(&["test", "--no-run", "--message-format=json-render-diagnostics"]);
-    for (package, test) in targets {
-        command.args(["--package", package, "--test", test]);
+    command.args(sh::SELECTION);
+    for test in targets {
+        command.args(["--test", test]);
         if *test == "peer" {
             // What containerd tells beyond CRI is behind a feature, whose build needs protoc.
             command.args(["--features", "gantry-tests/containerd"]);
@@ -90,7 +88,7 @@ pub(crate) fn words(name: &str, path: &Path, filter: Option<&str>) -> Vec<OsStri
 }
 
 /// Runs a tier on this host.
-pub(crate) fn on_host(targets: &[Target], programs: &Path, filter: Option<&str>) -> Result<Counts> {
+pub(crate) fn on_host(targets: &[&str], programs: &Path, filter: Option<&str>) -> Result<Counts> {
     sh::require_root("this tier")?;
     let mut counts = Counts::default();
     for binary in binaries(targets)? {

@@ -40,6 +40,11 @@ pub(crate) fn cpu_of_children() -> Result<Duration> {
     Ok(Duration::from_millis(ticks * 1000 / USER_HZ))
 }
 
+/// What `cargo test` builds, always: cargo unifies the features of what it is asked for, so that another choice of packages
+/// is another build of nearly all of them. With the feature, since it adds tests and takes none away.
+pub(crate) const SELECTION: [&str; 5] =
+    ["--workspace", "--exclude", "xtask", "--features", "gantry-agent/containerd"];
+
 /// A cargo call in the repository.
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

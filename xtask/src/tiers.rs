@@ -127,10 +127,9 @@ impl Tier {
     fn run(self, filter: Option<&str>) -> Result<Counts> {
         match self {
             Tier::Static => Ok(static_checks()),
-            // With the feature: it adds tests and takes none away, and a second build would cost minutes.
             Tier::Unit => {
-                let mut command = sh::cargo(&["test", "--workspace", "--exclude", "xtask"]);
-                command.args(["--features", "gantry-agent/containerd", "--no-fail-fast"]);
+                let mut command = sh::cargo(&["test"]);
+                command.args(sh::SELECTION).arg("--no-fail-fast");
                 summary::count(command.args(filter))
             }
             Tier::Kernel => kernel::on_host(&kernel::KERNEL, &with_go()?, filter),
@@ -284,12 +283,12 @@ fn with_go() -> Result<std::path::PathBuf> {
     Ok(folder)
 }
 
-/// Clippy's `allow-unwrap-in-tests` knows functions marked as tests only; these programs are tests
-/// as a whole, their helpers too.
-const KERNEL_CLIPPY: &str = "clippy --package gantry-tests --package gantry-cni --features gantry-tests/containerd \
-    --test kernel --test netlink --test cri --test cni --test peer --test standalone --test cluster --test disruption --test join --test reboot --test failpoints --test faults --test monitor_compat -- \
-    --deny warnings --allow clippy::unwrap_used --allow clippy::panic --allow clippy::needless_pass_by_value \
-    --allow clippy::disallowed_methods";
+/// Every feature there is.
+const FEATURES: &str = "--workspace --features gantry/containerd,gantry/failpoints,gantry-tests/containerd";
+
+/// Tests that no plain `cargo test` runs are not among `--all-targets`.
+const BY_NAME: &str = "--test kernel --test netlink --test cri --test cni --test peer --test standalone --test cluster \
+    --test disruption --test join --test reboot --test failpoints --test faults --test monitor_compat";
 
 /// What takes longer than CI has.
 const LONG: [Tier; 19] = [
@@ -418,15 +417,16 @@ fn static_checks() -> Counts {
     let deny = if deny.is_file() { deny } else { Path::new("cargo-deny").to_owned() };
     let mut deny = Command::new(deny);
     deny.args(["check", "bans", "licenses", "sources"]).current_dir(sh::root());
-    let mut clippy_features = sh::cargo(&["clippy", "--package", "gantry-agent", "--package", "gantry-shim"]);
-    clippy_features.args(["--package", "gantry", "--features", "gantry/containerd,gantry/failpoints"]);
-    clippy_features.args(["--all-targets", "--", "--deny", "warnings"]);
+    let clippy = |words: String| {
+        let mut command = sh::cargo(&["clippy"]);
+        command.args(words.split_whitespace()).args(["--", "--deny", "warnings"]);
+        command
+    };
     for (what, mut command) in [
         ("fmt", sh::cargo(&["fmt", "--all", "--check"])),
-        ("clippy", sh::cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"])),
-        // Tests that no plain `cargo test` runs are not among `--all-targets`.
-        ("clippy of the kernel tier", sh::cargo(&KERNEL_CLIPPY.split_whitespace().collect::<Vec<_>>())),
-        ("clippy of the features containerd and failpoints", clippy_features),
+        ("clippy", clippy(format!("{FEATURES} --all-targets"))),
+        ("clippy of the tests by name", clippy(format!("{FEATURES} {BY_NAME}"))),
+        ("clippy of what is shipped", clippy("--package gantry".to_owned())),
         ("licences, bans and sources of dependencies", deny),
     ] {
         counts += Counts::check(what, sh::run(&mut command));

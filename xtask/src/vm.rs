@@ -327,7 +327,7 @@ fn checked_boot(cpio: Cpio, script: &str, machine: Machine, disk: Option<&Disk>,
 }
 
 /// The test binaries, whose names come beside, and all they need.
-fn payload(targets: &[kernel::Target], programs: &Path) -> Result<(Cpio, Vec<String>)> {
+fn payload(targets: &[&str], programs: &Path) -> Result<(Cpio, Vec<String>)> {
     let mut cpio = Cpio::default();
     let scratch = tempfile::Builder::new().prefix("gantry-vm-").tempdir()?;
     let mut add = |from: &Path, to: &str| add_program(&mut cpio, from, to, scratch.path());
