@@ -20,6 +20,8 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+use tonic::transport::Channel;
+
 pub use self::error::Error;
 use crate::config::{KubeletConfiguration, KubeletFlags, Loaded};
 pub use gantry_server::Verbosity;
@@ -35,6 +37,8 @@ pub struct KubeletDeps {
     pub notify: Notify,
     /// How long the service manager waits for a sign of life, if it does.
     pub watchdog: Option<Duration>,
+    /// The runtime, where this process has it; else it is reached at `containerRuntimeEndpoint`.
+    pub runtime: Option<Channel>,
 }
 
 impl fmt::Debug for KubeletDeps {

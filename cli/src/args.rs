@@ -22,7 +22,7 @@ pub(crate) use copy::{CpArgs, InspectArgs, ObjectFormat, Spec};
 pub(crate) use image::{DEFAULT_ROOT, ImageCommand, ImagesArgs, LoadArgs, PullArgs, RmiArgs, StoreFlags};
 pub(crate) use join::{JoinArgs, LeaveArgs};
 pub(crate) use login::{LoginArgs, LogoutArgs, Secret};
-pub(crate) use node::{AgentArgs, ApplyArgs, DownArgs, PodsFlags, RunArgs};
+pub(crate) use node::{AgentArgs, ApplyArgs, DownArgs, NodeArgs, PodsFlags, RunArgs};
 pub(crate) use pods::{Only, PodFlags, PodName, SomePods, Target, or_default};
 pub(crate) use selector::Selector;
 pub(crate) use streams::{AttachArgs, ContainerFlags, ExecArgs, PortForwardArgs, PortPair, Remote};
@@ -52,6 +52,11 @@ pub(crate) enum Command {
     /// Serve the container runtime (CRI v1) on a unix socket.
     #[command(args_override_self = true)]
     Runtime(Box<RuntimeArgs>),
+    /// Run a node of a cluster: the container runtime and the kubelet in one process.
+    ///
+    /// The kubelet's arguments follow `--`. SIGTERM ends both halves, not the pods; the next node adopts them.
+    #[command(args_override_self = true, after_help = help::NODE)]
+    Node(Box<NodeArgs>),
     /// Run the pods of YAML files in the foreground, until they have ended or Ctrl-C.
     ///
     /// Ends with 0 when all pods succeeded or were stopped on request, 1 when one failed,

@@ -280,7 +280,7 @@ mod tests {
             assert!(text.contains("unrecognized subcommand") && text.contains(tip), "{text}");
             assert!(known.find_subcommand(word).is_none(), "{word} is a command of ours");
         }
-        assert!(!said("nonsense").contains("tip:"), "{}", said("nonsense"));
+        assert!(!said("quux").contains("tip:"), "{}", said("quux"));
     }
 
     #[test]

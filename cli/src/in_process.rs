@@ -1,22 +1,25 @@
 //! A runtime within this process, or the images of a node alone, reached over in-memory connections. Owns the pairing of
-//! client and server ends; never looks at a call. Called by `gantry run`, and by `image_store`.
+//! client and server ends; never looks at a call. Called by `gantry run`, `gantry node`, and by `image_store`.
 
 #![expect(clippy::disallowed_methods, reason = "the handle is kept and awaited")]
 
 use std::io;
+use std::path::PathBuf;
 use std::pin::Pin;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use gantry_shim::config::Config;
 use gantry_shim::runtime::images_alone::ImagesAlone;
 use gantry_shim::runtime::{Error, Runtime};
 use hyper_util::rt::TokioIo;
 use tokio::io::DuplexStream;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
+
+use crate::output;
 
 /// Bytes under way in each direction; larger messages take turns.
 const BUFFER: usize = 256 << 10;
@@ -41,6 +44,37 @@ impl InProcess {
             runtime.tidy_up().await
         })
         .await
+    }
+
+    /// The same for a runtime that outlives its pods' kubelet: on a unix socket, too, where other clients find it, and
+    /// whatever it has made stays.
+    pub(crate) async fn start_on(config: Config, socket: PathBuf) -> Result<(Self, Channel)> {
+        let runtime = Runtime::start(config).await.context("start the runtime")?;
+        let (ends, _) = watch::channel(());
+        let (mut of_socket, mut of_stream) = (ends.subscribe(), ends.subscribe());
+        Self::serve(|incoming, ended| async move {
+            let told = async move {
+                ended.await;
+                drop(ends);
+                Ok(())
+            };
+            let listening = || output::say(&format!("the runtime serves at unix://{}", socket.display()));
+            let on_socket = runtime
+                .serve_unix(&socket, listening, async move { of_socket.changed().await.unwrap_or_default() });
+            let on_stream =
+                runtime.serve_stream(incoming, async move { of_stream.changed().await.unwrap_or_default() });
+            tokio::try_join!(told, on_socket, on_stream).map(|_| ())
+        })
+        .await
+    }
+
+    /// Until the serving ends, which it does not by itself: why it has.
+    pub(crate) async fn ended(&mut self) -> anyhow::Error {
+        match (&mut self.server).await {
+            Ok(Ok(())) => anyhow!("the runtime's server has ended"),
+            Ok(Err(error)) => anyhow::Error::new(error).context("serve the runtime in this process"),
+            Err(error) => anyhow::Error::new(error).context("the runtime's server died"),
+        }
     }
 
     /// Serves images that were opened, and no more of a runtime.

@@ -1,5 +1,6 @@
-//! `kubelet …`, which is `gantry kubelet …`. Owns the arguments, what is printed before anything runs, and the exit
-//! code; never a part of the kubelet, which [`gantry_agent::kubelet`] assembles. Called by main.
+//! `kubelet …`, which is `gantry kubelet …`, and `gantry node`, which is the same with a runtime in the same process.
+//! Owns the arguments, what is printed before anything runs, and the exit code; never a part of the kubelet, which
+//! [`gantry_agent::kubelet`] assembles. Called by main.
 
 mod lock;
 mod log;
@@ -11,12 +12,13 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context as _;
-use gantry_agent::config::{self, Host, Order};
+use gantry_agent::config::{self, Host, Loaded, Order};
 use gantry_cgroup::Layout;
 use gantry_model::version;
 
-use crate::output;
+use self::process::NodeRuntime;
+use crate::args::NodeArgs;
+use crate::{output, runtime};
 
 /// The arguments of a kubelet, if that is what this process is to be: by its own name, or by its
 /// first word.
@@ -29,20 +31,35 @@ pub(crate) fn arguments(line: &[OsString]) -> Option<Vec<String>> {
     (line.get(1).is_some_and(|word| word == "kubelet")).then(|| text(line.get(2..).unwrap_or_default()))
 }
 
-/// Runs until it is told to end.
+/// A kubelet alone.
 pub(crate) fn kubelet(arguments: &[String]) -> ExitCode {
-    let unified = Layout::detect().is_ok_and(|layout| layout.is_unified());
-    let host = Host { unified };
-    let loaded = match config::load(arguments, host, output::say) {
-        Ok(Order::Run(loaded)) => loaded,
-        Ok(Order::Help) => return print(&config::flag::usage()),
-        Ok(Order::Version { raw: false }) => return print(&format!("Kubernetes {}\n", version::KUBELET)),
-        Ok(Order::Version { raw: true }) => return print(&format!("{}\n", version::raw())),
+    let tokio = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(tokio) => tokio,
         Err(error) => {
-            log::init(log::Format::Text, 0);
-            tracing::error!(err = %error, "command failed");
+            output::say(&format!("error: start the threads that everything runs on: {error}"));
             return ExitCode::FAILURE;
         }
+    };
+    let code = tokio.block_on(serve(arguments, None));
+    tokio.shutdown_timeout(Duration::from_secs(1));
+    code
+}
+
+/// A kubelet and its runtime.
+///
+/// # Errors
+/// What is wrong with the runtime's flags.
+pub(crate) async fn node(args: NodeArgs) -> anyhow::Result<ExitCode> {
+    let NodeArgs { socket, flags, kubelet } = args;
+    let runtime = NodeRuntime { config: runtime::config(flags)?, socket };
+    Ok(serve(&kubelet, Some(runtime)).await)
+}
+
+/// Runs until it is told to end.
+async fn serve(arguments: &[String], runtime: Option<NodeRuntime>) -> ExitCode {
+    let loaded = match load(arguments) {
+        Ok(loaded) => loaded,
+        Err(code) => return code,
     };
     let logging = &loaded.config.logging;
     let format = if logging.format == "json" { log::Format::Json } else { log::Format::Text };
@@ -65,12 +82,7 @@ pub(crate) fn kubelet(arguments: &[String]) -> ExitCode {
         tracing::debug!("a TLS provider was there already");
     }
     crate::panics::abort_on_panic();
-    let done = threads().and_then(|tokio| {
-        let done = tokio.block_on(process::run(*loaded, verbosity));
-        tokio.shutdown_timeout(Duration::from_secs(1));
-        done
-    });
-    match done {
+    match process::run(loaded, verbosity, runtime).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(err = format!("failed to run Kubelet: {error:#}"), "command failed");
@@ -79,11 +91,21 @@ pub(crate) fn kubelet(arguments: &[String]) -> ExitCode {
     }
 }
 
-fn threads() -> anyhow::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("start the threads that everything runs on")
+/// What the arguments say; the exit code where that is no kubelet that runs.
+fn load(arguments: &[String]) -> Result<Loaded, ExitCode> {
+    let unified = Layout::detect().is_ok_and(|layout| layout.is_unified());
+    let host = Host { unified };
+    match config::load(arguments, host, output::say) {
+        Ok(Order::Run(loaded)) => Ok(*loaded),
+        Ok(Order::Help) => Err(print(&config::flag::usage())),
+        Ok(Order::Version { raw: false }) => Err(print(&format!("Kubernetes {}\n", version::KUBELET))),
+        Ok(Order::Version { raw: true }) => Err(print(&format!("{}\n", version::raw()))),
+        Err(error) => {
+            log::init(log::Format::Text, 0);
+            tracing::error!(err = %error, "command failed");
+            Err(ExitCode::FAILURE)
+        }
+    }
 }
 
 fn print(text: &str) -> ExitCode {

@@ -83,7 +83,10 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    log_to_stderr(cli.verbose);
+    // A node logs as a kubelet does.
+    if !matches!(cli.command, Command::Node(_)) {
+        log_to_stderr(cli.verbose);
+    }
     if matches!(cli.command, Command::Runtime(_) | Command::Run(_) | Command::Agent(_)) {
         panics::abort_on_panic();
     }
@@ -104,6 +107,7 @@ fn serve(command: Command, verbose: u8) -> anyhow::Result<ExitCode> {
         .context("start the threads that everything runs on")?;
     let done = tokio.block_on(async move {
         match command {
+            Command::Node(args) => kubelet::node(*args).await,
             Command::Runtime(args) => runtime::serve(args).await.map(|()| ExitCode::SUCCESS),
             Command::Run(args) => run::run(args, verbose > 0).await,
             Command::Agent(args) => agent::agent(args).await,

@@ -34,7 +34,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use gantry_tests::cluster::network::Outside;
-use gantry_tests::cluster::{Cluster, Join, Options, kubelet, runtime};
+use gantry_tests::cluster::{Cluster, Join, Options, filter, kubelet, runtime};
 use gantry_tests::node::tail;
 
 use self::spec::Spec;
@@ -117,7 +117,14 @@ fn main() -> ExitCode {
         eprintln!("the smoke specs name {name:?}, which is none");
         return ExitCode::FAILURE;
     }
-    let filter = std::env::args().skip(1).find(|word| !word.starts_with('-'));
+    let filter = filter::of(std::env::args().skip(1));
+    let all = || BESIDE.iter().chain(&ALONE);
+    if let Some(filter) =
+        filter.as_deref().filter(|filter| !all().any(|(name, _)| is_wanted(name, Some(filter))))
+    {
+        eprintln!("no spec has {filter:?} in its name");
+        return ExitCode::FAILURE;
+    }
     let tally = Tally::default();
     let start = Instant::now();
     let folder = tempfile::Builder::new().prefix("gc-").tempdir();

@@ -26,7 +26,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use gantry_tests::cluster::Join;
+use gantry_tests::cluster::{Join, filter};
 
 use self::fixture::ClusterFixture;
 
@@ -88,7 +88,11 @@ fn seconds(variable: &str, default: u64) -> Result<Duration> {
 }
 
 fn main() -> ExitCode {
-    let filter = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
+    let filter = filter::of(std::env::args().skip(1)).unwrap_or_default();
+    if !SPECS.iter().any(|spec| spec.name.contains(&filter)) {
+        eprintln!("no spec has {filter:?} in its name");
+        return ExitCode::FAILURE;
+    }
     let (mut passed, mut failed) = (0, 0);
     for spec in SPECS.iter().filter(|spec| spec.name.contains(&filter)) {
         let start = Instant::now();

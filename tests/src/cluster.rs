@@ -5,6 +5,7 @@
 pub mod addons;
 pub mod audit;
 mod control_plane;
+pub mod filter;
 pub mod going;
 pub mod images;
 pub mod isolation;

@@ -2,6 +2,7 @@
 //! and its end.
 
 mod listens;
+mod whole_node;
 
 use std::fs::OpenOptions;
 use std::io::{Read as _, Write as _};
@@ -59,11 +60,14 @@ fn link_as_kubelet(roots: &Roots) -> Result<PathBuf> {
 
 impl Kubelet {
     fn start(roots: &Roots, flags: &[String], variables: &[(&str, &str)]) -> Result<Self> {
+        let mut command = Command::new(link_as_kubelet(roots)?);
+        Self::spawn(roots, command.args(flags).envs(variables.iter().copied()))
+    }
+
+    fn spawn(roots: &Roots, command: &mut Command) -> Result<Self> {
         let log = roots.path("kubelet.log");
         let file = OpenOptions::new().create(true).append(true).open(&log)?;
-        let child = Command::new(link_as_kubelet(roots)?)
-            .args(flags)
-            .envs(variables.iter().copied())
+        let child = command
             .stdin(Stdio::null())
             .stdout(file.try_clone()?)
             .stderr(file)
@@ -76,9 +80,9 @@ impl Kubelet {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    fn signal(&self) -> Result<()> {
+    fn signal(&self, signal: Signal) -> Result<()> {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("a pid")?;
-        Ok(kill_process(pid, Signal::TERM)?)
+        Ok(kill_process(pid, signal)?)
     }
 
     fn ends(&mut self) -> Result<ExitStatus> {
@@ -277,7 +281,7 @@ fn a_kubelet_runs_static_pods_without_an_api_server() -> Result<()> {
 
     // It ends by a signal, and the pod does not notice; the next one takes it up and, when the file
     // goes, ends it.
-    kubelet.signal()?;
+    kubelet.signal(Signal::TERM)?;
     assert!(kubelet.ends()?.success(), "{}", kubelet.log());
     let containers = |all: &str| -> Result<Vec<String>> {
         let listed = node.cri().list_containers(gantry_proto::cri::ListContainersRequest::default())?;

@@ -103,7 +103,7 @@ impl Kubelet {
         let serving = serving(&self.flags, &mut self.config, &self.name, identity.as_ref(), named, told)?;
         // Cancel-safe: nothing was begun.
         let channel = tokio::select! {
-            channel = connect(&self.config) => channel?,
+            channel = connect(&self.config, self.deps.runtime.take()) => channel?,
             () = drain.wait_started() => return Ok(None),
         };
         adopt_driver(&mut self.config, channel.clone()).await?;
@@ -135,7 +135,8 @@ impl Kubelet {
     }
 
     async fn start(self, reached: Reached, drain: DrainWatcher) -> Result<Started, Error> {
-        let Self { flags, config, flagz, name, deps: KubeletDeps { verbosity, notify, watchdog }, .. } = self;
+        let Self { flags, config, flagz, name, deps, .. } = self;
+        let KubeletDeps { verbosity, notify, watchdog, runtime: _ } = deps;
         let Reached { metrics, identity, serving, names, notices, channel } = reached;
         let clients = identity.as_ref().map(|identity| identity.clients.clone());
         let (root, socket, BuiltPodDeps { mut deps, runtime, ips }) =
@@ -253,13 +254,16 @@ fn serving(
 
 /// One that does not answer ends the kubelet, as upstream: whoever started it sees why, and starts it
 /// again.
-async fn connect(config: &KubeletConfiguration) -> Result<Channel, Error> {
+async fn connect(config: &KubeletConfiguration, within: Option<Channel>) -> Result<Channel, Error> {
     let endpoint = &config.container_runtime_endpoint;
     let invalid = |reason| Error::Validate { endpoint: endpoint.clone(), reason };
-    let channel = match cri::connect(endpoint).await {
-        Ok(channel) => channel,
-        Err(error @ runtime::Error::Connect { .. }) => return Err(invalid(error.in_go())),
-        Err(error) => return Err(error.into()),
+    let channel = match within {
+        Some(channel) => channel,
+        None => match cri::connect(endpoint).await {
+            Ok(channel) => channel,
+            Err(error @ runtime::Error::Connect { .. }) => return Err(invalid(error.in_go())),
+            Err(error) => return Err(error.into()),
+        },
     };
     driver::speaks(channel.clone(), config.runtime_request_timeout.duration()).await.map_err(invalid)?;
     Ok(channel)

@@ -1,5 +1,10 @@
 //! Examples below the help of commands. Owns their text only. Shown by clap.
 
+pub(super) const NODE: &str = "\
+Examples:
+  gantry node --systemd-cgroup -- --kubeconfig /etc/kubernetes/kubelet.conf --config /var/lib/kubelet/config.yaml
+  gantry node --config /etc/gantry/runtime.toml -- --config /var/lib/kubelet/config.yaml   standalone kubelet";
+
 pub(super) const LOGS: &str = "\
 Examples:
   gantry logs web -f                        follow what a pod writes

@@ -1,10 +1,10 @@
-//! The flags of run, agent and down. Owns which go together; never acts. Parsed by [`crate::main`].
+//! The flags of run, node, agent and down. Owns which go together; never acts. Parsed by [`crate::main`].
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{AgentFlags, DEFAULT_AGENT_SOCKET, RuntimeFlags, unix_endpoint};
+use super::{AgentFlags, DEFAULT_AGENT_SOCKET, RuntimeFlags, unix_endpoint, unix_path};
 
 /// Which pods, and where an agent keeps what it has of them.
 #[derive(Debug, Args)]
@@ -41,6 +41,18 @@ pub(crate) struct RunArgs {
     /// Folder of the pods' volumes, laid out as a kubelet's; `kubelet` below --root when not given.
     #[arg(long, value_name = "DIR")]
     pub(crate) root_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NodeArgs {
+    /// Address that the runtime serves on, for other clients than the kubelet.
+    #[arg(long, value_name = "unix:///PATH", default_value = "unix:///run/gantry/gantry.sock", value_parser = unix_path)]
+    pub(crate) socket: PathBuf,
+    #[command(flatten)]
+    pub(crate) flags: RuntimeFlags,
+    /// The kubelet's arguments, as of `gantry kubelet`; its runtime endpoint is always this node's own.
+    #[arg(last = true, value_name = "KUBELET-ARGUMENT")]
+    pub(crate) kubelet: Vec<String>,
 }
 
 #[derive(Debug, Args)]

@@ -40,7 +40,7 @@ fn a_kubelet_listens_where_its_files_say() -> Result<()> {
     ] {
         assert!(!is_open(elsewhere), "{elsewhere} is open");
     }
-    kubelet.signal()?;
+    kubelet.signal(Signal::TERM)?;
     assert!(kubelet.ends()?.success(), "{}", kubelet.log());
 
     // Without a server nobody is answered but those who ask for its health, and on the read-only port: upstream's

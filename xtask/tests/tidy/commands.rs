@@ -6,7 +6,7 @@ use std::fs;
 use super::{assert_none, root, walk};
 
 /// How a command begins, the file that runs it, and what of it stands there; where several fit, the longest counts.
-const RUN_BY: [(&str, &str, &str); 36] = [
+const RUN_BY: [(&str, &str, &str); 37] = [
     ("cargo xtask build", "xtask/src/tiers.rs", "build::build("),
     ("cargo xtask demo", "xtask/src/tiers.rs", "demo::outside("),
     ("cargo xtask dist", "xtask/src/dist.rs", "pub(crate) fn run("),
@@ -31,6 +31,7 @@ const RUN_BY: [(&str, &str, &str); 36] = [
     ("gantry join --kubeconfig", "tests/join/main.rs", "\"join\", \"--kubeconfig\""),
     ("gantry leave", "tests/join/main.rs", "\"leave\", \"--delete-node\""),
     ("gantry logs", "tests/standalone/documents.rs", "gantry logs web -f"),
+    ("gantry node", "tests/standalone/kubelet/whole_node.rs", "arg(\"node\")"),
     ("gantry ps", "tests/standalone/documents.rs", "gantry ps"),
     ("gantry run", "tests/standalone/documents.rs", "gantry run examples/web.yaml"),
     ("gantry stop", "tests/standalone/documents.rs", "gantry stop web"),

@@ -1,0 +1,34 @@
+//! Which specs a harness of ours is to run, as libtest's own command line says it. Owns the words; never a spec. Called
+//! by the programs `cluster` and `disruption`.
+
+/// Options of libtest that take the next word.
+const WITH_VALUE: [&str; 1] = ["--skip"];
+
+/// The first word that is neither an option nor an option's value: a part of a spec's name. `words` are the command
+/// line's, without the program.
+#[must_use]
+pub fn of(words: impl IntoIterator<Item = String>) -> Option<String> {
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        if WITH_VALUE.contains(&word.as_str()) {
+            words.next();
+        } else if !word.starts_with('-') {
+            return Some(word);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_to_be_skipped_is_no_filter() {
+        let of = |line: &str| of(line.split_whitespace().map(str::to_owned));
+        assert_eq!(of("--test-threads=1 --skip only_in_the_vm"), None);
+        assert_eq!(of("--test-threads=1 smoke --skip only_in_the_vm").as_deref(), Some("smoke"));
+        assert_eq!(of("--skip only_in_the_vm exec").as_deref(), Some("exec"));
+        assert_eq!(of(""), None);
+    }
+}
