@@ -7,6 +7,7 @@ mod picture;
 pub(crate) mod pods;
 pub(crate) mod pull;
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -18,9 +19,12 @@ use crate::cell::Cell;
 use crate::{build, sh};
 
 /// Builds everything, then runs the other half in new namespaces.
-pub(crate) fn outside(counts: Counts) -> Result<()> {
+pub(crate) fn outside(counts: Counts, built: Option<&Path>) -> Result<()> {
     sh::require_root("the bench")?;
-    let programs = build::build(true)?;
+    let programs = match built {
+        Some(programs) => std::path::absolute(programs)?,
+        None => build::build(true)?,
+    };
     Programs::build()?;
     let own = std::env::current_exe().context("find this program")?;
     let cell = Cell::new()?;

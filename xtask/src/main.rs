@@ -216,6 +216,9 @@ enum Bench {
         /// How many pulls by each runtime
         #[arg(long, default_value_t = 3)]
         pulls: usize,
+        /// Programs that are built already
+        #[arg(long, hide = true)]
+        built: Option<PathBuf>,
     },
     /// Many pods at once on a real control plane, and what the node asks of the API server for them
     Pods(bench::pods::Asked),
@@ -244,7 +247,9 @@ fn main() -> ExitCode {
         Task::Peers => {
             gantry_tests::peers::Programs::build().and_then(|_| gantry_tests::peers::Programs::build_kind())
         }
-        Task::Bench { what: Bench::First { pods, pulls } } => bench::outside(Counts { pods, pulls }),
+        Task::Bench { what: Bench::First { pods, pulls, built } } => {
+            bench::outside(Counts { pods, pulls }, built.as_deref())
+        }
         Task::Bench { what: Bench::Pull(asked) } => bench::pull::outside(&asked),
         Task::Bench { what: Bench::KindLoad(asked) } => bench::kind_load::run(&asked),
         Task::BenchPullInside(asked) => bench::pull::inside(&asked),

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -359,11 +359,12 @@ fn once(tiers: &[Tier], filter: Option<&str>) -> Counts {
     let mut lines = Vec::new();
     for &tier in tiers {
         println!("=== tier {tier:?}");
-        let start = Instant::now();
+        let (start, work) = (Instant::now(), sh::cpu_of_children().unwrap_or_default());
         let mut counts = tier
             .run_and_settle(filter)
             .unwrap_or_else(|error| Counts::check(&format!("tier {tier:?}"), Err(error)));
-        lines.push(line(tier, &counts, start.elapsed().as_secs()));
+        let work = sh::cpu_of_children().unwrap_or_default().saturating_sub(work);
+        lines.push(line(tier, &counts, start.elapsed(), work));
         if tier == Tier::Vm && tiers.contains(&Tier::Kernel) {
             repeated += take_repeated(&mut counts);
         }
@@ -384,12 +385,13 @@ fn once(tiers: &[Tier], filter: Option<&str>) -> Counts {
     total
 }
 
-/// A tier's line. What takes longer than its budget is no failure, since machines differ, and is said.
-fn line(tier: Tier, counts: &Counts, seconds: u64) -> String {
-    let (name, budget) = (format!("{tier:?}"), tier.budget());
+/// A tier's line, with the processor time that its programs took. What takes longer than its budget is no failure, since
+/// machines differ, and is said.
+fn line(tier: Tier, counts: &Counts, took: Duration, work: Duration) -> String {
+    let (name, budget, seconds, work) = (format!("{tier:?}"), tier.budget(), took.as_secs(), work.as_secs());
     let over = if seconds > budget { ", over its budget" } else { "" };
     format!(
-        "{name:<11}{:>5} passed {:>4} failed {seconds:>6} s of {budget:>4} s{over}",
+        "{name:<11}{:>5} passed {:>4} failed {seconds:>6} s of {budget:>4} s, {work:>4} s of processors{over}",
         counts.passed, counts.failed
     )
 }
@@ -526,9 +528,13 @@ mod tests {
     #[test]
     fn a_tier_that_takes_longer_than_its_budget_says_so() {
         let counts = Counts { passed: 4, failed: 1, ..Counts::default() };
-        assert_eq!(line(Tier::Demo, &counts, 30), "Demo           4 passed    1 failed     30 s of   30 s");
-        let over = line(Tier::Demo, &counts, 31);
-        assert_eq!(over, "Demo           4 passed    1 failed     31 s of   30 s, over its budget");
+        let of = |seconds| line(Tier::Demo, &counts, Duration::from_secs(seconds), Duration::from_secs(7));
+        assert_eq!(of(30), "Demo           4 passed    1 failed     30 s of   30 s,    7 s of processors");
+        let over = of(31);
+        assert_eq!(
+            over,
+            "Demo           4 passed    1 failed     31 s of   30 s,    7 s of processors, over its budget"
+        );
     }
 
     #[test]
