@@ -6,12 +6,7 @@
     allow(clippy::disallowed_methods, reason = "tests run programs, spawn tasks and write files")
 )]
 
-#[macro_use]
-mod macros;
-
 pub mod error;
-#[cfg(feature = "failpoints")]
-pub mod failpoint;
 pub mod files;
 pub mod flock;
 pub mod mountinfo;

@@ -173,7 +173,7 @@ pub enum Error {
     Task(#[from] tokio::task::JoinError),
     #[cfg(feature = "failpoints")]
     #[error(transparent)]
-    Injected(#[from] gantry_base::failpoint::Injected),
+    Injected(#[from] gantry_failpoint::Injected),
     /// The operation failed, and so did part of undoing it.
     #[error("{failure}; cleaning up failed too: {cleanup}")]
     Undo { failure: Box<Error>, cleanup: String },

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gantry_base::failpoint;
+use gantry_failpoint::failpoint;
 use gantry_proto::monitor::CgroupTarget;
 use gantry_proto::runtime_ext::OutOfMemory;
 use rustix::event::EventfdFlags;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gantry_base::error::chain;
-use gantry_base::failpoint;
+use gantry_failpoint::failpoint;
 
 use crate::container::{end, process, start};
 use crate::error::Error;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gantry_base::error::chain;
-use gantry_base::failpoint;
+use gantry_failpoint::failpoint;
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 

@@ -34,7 +34,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use gantry_tests::cluster::network::Outside;
-use gantry_tests::cluster::{Cluster, Join, Options, filter, kubelet, runtime};
+use gantry_tests::cluster::{Cluster, Join, Options, harness, kubelet, runtime};
 use gantry_tests::node::tail;
 
 use self::spec::Spec;
@@ -103,11 +103,11 @@ impl Tally {
     fn count(&self, outcome: Result<()>, what: &str, start: Instant) {
         let seconds = start.elapsed().as_secs();
         let (counter, said) = match outcome {
-            Ok(()) => (&self.passed, format!("ok ({seconds} s)")),
-            Err(error) => (&self.failed, format!("FAILED ({seconds} s)\n{error:#}")),
+            Ok(()) => (&self.passed, format!("test {what} ... ok ({seconds} s)")),
+            Err(error) => (&self.failed, harness::failed(what, seconds, &format!("{error:#}"))),
         };
         counter.fetch_add(1, Ordering::Relaxed);
-        println!("test {what} ... {said}");
+        println!("{said}");
     }
 }
 
@@ -117,7 +117,7 @@ fn main() -> ExitCode {
         eprintln!("the smoke specs name {name:?}, which is none");
         return ExitCode::FAILURE;
     }
-    let filter = filter::of(std::env::args().skip(1));
+    let filter = harness::filter(std::env::args().skip(1));
     let all = || BESIDE.iter().chain(&ALONE);
     if let Some(filter) =
         filter.as_deref().filter(|filter| !all().any(|(name, _)| is_wanted(name, Some(filter))))

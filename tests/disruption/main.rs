@@ -26,7 +26,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use gantry_tests::cluster::{Join, filter};
+use gantry_tests::cluster::{Join, harness};
 
 use self::fixture::ClusterFixture;
 
@@ -88,7 +88,7 @@ fn seconds(variable: &str, default: u64) -> Result<Duration> {
 }
 
 fn main() -> ExitCode {
-    let filter = filter::of(std::env::args().skip(1)).unwrap_or_default();
+    let filter = harness::filter(std::env::args().skip(1)).unwrap_or_default();
     if !SPECS.iter().any(|spec| spec.name.contains(&filter)) {
         eprintln!("no spec has {filter:?} in its name");
         return ExitCode::FAILURE;
@@ -106,7 +106,7 @@ fn main() -> ExitCode {
             }
             Err(error) => {
                 failed += 1;
-                println!("test {} ... FAILED ({seconds} s)\n{error:#}", spec.name);
+                println!("{}", harness::failed(spec.name, seconds, &format!("{error:#}")));
             }
         }
     }

@@ -5,8 +5,8 @@
 pub mod addons;
 pub mod audit;
 mod control_plane;
-pub mod filter;
 pub mod going;
+pub mod harness;
 pub mod images;
 pub mod isolation;
 pub mod kubeadm;

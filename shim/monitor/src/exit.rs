@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use gantry_base::failpoint;
+use gantry_failpoint::failpoint;
 use serde::{Deserialize, Serialize};
 
 /// File name inside the record's folder.

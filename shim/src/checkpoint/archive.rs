@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use gantry_base::failpoint;
+use gantry_failpoint::failpoint;
 use rustix::fs::OFlags;
 use tar::{Builder, EntryType, Header};
 

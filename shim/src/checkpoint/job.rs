@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gantry_base::failpoint;
+use gantry_failpoint::failpoint;
 use gantry_proto::monitor::StartContainer;
 use serde_json::Value;
 

@@ -8,7 +8,7 @@
 use std::fs;
 use std::path::Path;
 
-use gantry_base::failpoint;
+use gantry_failpoint::failpoint;
 use gantry_proto::cri;
 use gantry_proto::monitor::{Mount, NamespaceMode, StartContainer};
 use serde_json::{Value, json};

@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use gantry_base::failpoint;
+use gantry_failpoint::failpoint;
 use gantry_proto::cri;
 use gantry_proto::monitor::{Mount, Rootfs, StartContainer, UserMapping};
 use prost::Message;

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use gantry_base::error::chain;
-use gantry_base::failpoint;
+use gantry_failpoint::failpoint;
 use gantry_proto::monitor::{HookStage, Hooks};
 
 use super::{bundle, read_planned_start};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gantry_base::error::chain;
-use gantry_base::failpoint;
+use gantry_failpoint::failpoint;
 use gantry_proto::monitor::{Hooks, StartContainer, request};
 use prost::Message;
 

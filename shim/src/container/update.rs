@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use gantry_base::failpoint;
+use gantry_failpoint::failpoint;
 use gantry_proto::cri::LinuxContainerResources;
 use prost::Message;
 

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 
-use gantry_base::failpoint;
+use gantry_failpoint::failpoint;
 use rustix::fs::{Mode, OFlags};
 use tokio::net::UnixStream;
 use tokio::process::Command;
@@ -67,7 +67,7 @@ pub(super) async fn start(node: &Arc<Node>, id: &str) -> Result<(MonitorClient, 
     }
     command.env_clear().current_dir("/");
     #[cfg(feature = "failpoints")]
-    command.envs(gantry_base::failpoint::variable());
+    command.envs(gantry_failpoint::variable());
     command.stdin(OwnedFd::from(theirs)).stdout(OwnedFd::from(listener)).stderr(Stdio::from(log));
     let mut child = command.spawn().map_err(|source| launch_error(node, source))?;
     failpoint!("launch.spawned");

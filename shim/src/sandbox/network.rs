@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use gantry_base::failpoint;
 use gantry_cni::CniResult;
 use gantry_cni::chain::{self, Attachment, CachedAttachment, Conflist, ValidAttachment};
+use gantry_failpoint::failpoint;
 
 use crate::config::IFNAME;
 use crate::error::Error;

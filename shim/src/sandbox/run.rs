@@ -7,7 +7,7 @@ use std::fs;
 use std::sync::Arc;
 
 use gantry_base::error::chain;
-use gantry_base::failpoint;
+use gantry_failpoint::failpoint;
 use gantry_proto::cri;
 use gantry_proto::monitor::{MakeUsers, NamespaceMode, StartSandbox, UserMapping, request};
 

@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use gantry_base::failpoint;
+use gantry_failpoint::failpoint;
 use gantry_systemd::{Property, Systemd, Value};
 
 use super::cgroup_placement;

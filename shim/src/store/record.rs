@@ -10,9 +10,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use gantry_base::failpoint;
 use gantry_cni::CniResult;
 use gantry_cni::chain::Conflist;
+use gantry_failpoint::failpoint;
 use gantry_proto::monitor::{IdMapping, UserMapping};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

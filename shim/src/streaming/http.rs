@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use ::http::header::{CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
 use ::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use gantry_base::error::chain;
-use gantry_base::failpoint;
+use gantry_failpoint::failpoint;
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};

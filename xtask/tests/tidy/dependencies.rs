@@ -27,6 +27,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &["gantry-base", "gantry-cgroup", "gantry-grpc", "gantry-metrics", "gantry-model", "gantry-proto"],
     ),
     ("base", &[]),
+    ("base/failpoint", &[]),
     ("cgroup", &["gantry-base"]),
     ("cni", &["gantry-base"]),
     ("proto", &[]),
@@ -35,6 +36,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &[
             "gantry-base",
             "gantry-cgroup",
+            "gantry-failpoint",
             "gantry-proto",
             "gantry-cni",
             "gantry-image",
@@ -45,9 +47,15 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "gantry-unpack",
         ],
     ),
-    ("shim/image", &["gantry-base", "gantry-shim-testing", "gantry-sys", "gantry-unpack"]),
+    (
+        "shim/image",
+        &["gantry-base", "gantry-failpoint", "gantry-shim-testing", "gantry-sys", "gantry-unpack"],
+    ),
     ("shim/inflate", &[]),
-    ("shim/monitor", &["gantry-base", "gantry-proto", "gantry-shim-testing", "gantry-sys"]),
+    (
+        "shim/monitor",
+        &["gantry-base", "gantry-failpoint", "gantry-proto", "gantry-shim-testing", "gantry-sys"],
+    ),
     ("shim/sys", &["gantry-inflate"]),
     ("shim/testing", &[]),
     ("shim/unpack", &["gantry-base", "gantry-inflate", "gantry-shim-testing", "gantry-sys"]),

@@ -8,7 +8,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use gantry_base::failpoint;
+use gantry_failpoint::failpoint;
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 use rustix::rand::GetRandomFlags;

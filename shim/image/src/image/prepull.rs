@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use gantry_base::error::chain;
-use gantry_base::failpoint;
+use gantry_failpoint::failpoint;
 
 use super::{Images, Reference};
 use gantry_base::timeline::Recorder;

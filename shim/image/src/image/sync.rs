@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use gantry_base::failpoint;
+use gantry_failpoint::failpoint;
 
 use super::store::Store;
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gantry_base::failpoint;
+use gantry_failpoint::failpoint;
 
 use super::{FolderCount, Usage, of_folder};
 use gantry_base::mutex::lock;

@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use gantry_base::failpoint;
+use gantry_failpoint::failpoint;
 use gantry_proto::monitor::{External, StartContainer, UserMapping};
 use rustix::fs::FileType;
 use rustix::mount::MountAttrFlags;

@@ -9,7 +9,7 @@
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use gantry_base::failpoint;
+use gantry_failpoint::failpoint;
 use gantry_proto::monitor::UserMapping;
 use rustix::fs::{FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;

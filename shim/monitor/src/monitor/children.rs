@@ -5,7 +5,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use gantry_base::failpoint;
+use gantry_failpoint::failpoint;
 use gantry_proto::monitor::{
     Exited, Failure, NamespaceMode, ReopenLog, StartContainer, StartSandbox, Started, frame, reply,
 };

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use gantry_base::failpoint;
+use gantry_failpoint::failpoint;
 use gantry_proto::monitor::{
     Done, Failure, Frame, MakeUsers, PROTOCOL_VERSION, Reply, Request, StartSandbox, Started, Welcome, frame,
     reply, request,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use gantry_base::failpoint;
+use gantry_failpoint::failpoint;
 
 use crate::image::digest::Digest;
 use crate::image::fixup::{self, ChainLayer, PathState};

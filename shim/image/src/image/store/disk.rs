@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use gantry_base::failpoint;
+use gantry_failpoint::failpoint;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use rustix::fs::Advice;
 use serde::Serialize;

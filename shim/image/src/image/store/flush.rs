@@ -16,7 +16,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use gantry_base::failpoint;
+use gantry_failpoint::failpoint;
 use rustix::io::Errno;
 
 use super::record::Change;

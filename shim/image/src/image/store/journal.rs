@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use gantry_base::failpoint;
+use gantry_failpoint::failpoint;
 
 use super::StoreError;
 use super::record::{Change, LayerRecord, PendingChange, VERSION};

@@ -2,7 +2,7 @@
 //! order in which that becomes durable; never decides who needs a layer (that is `needed`). Called by
 //! `Images::remove` on blocking threads.
 
-use gantry_base::failpoint;
+use gantry_failpoint::failpoint;
 
 use super::record::Change;
 use super::{Store, StoreError};

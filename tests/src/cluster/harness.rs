@@ -1,13 +1,13 @@
-//! Which specs a harness of ours is to run, as libtest's own command line says it. Owns the words; never a spec. Called
-//! by the programs `cluster` and `disruption`.
+//! The command line and the lines of libtest, for harnesses of our own. Owns the words; never a spec. Called by the
+//! programs `cluster` and `disruption`; xtask reads what they print.
 
 /// Options of libtest that take the next word.
 const WITH_VALUE: [&str; 1] = ["--skip"];
 
-/// The first word that is neither an option nor an option's value: a part of a spec's name. `words` are the command
+/// The filter: the first word that is neither an option nor an option's value: a part of a spec's name. `words` are the command
 /// line's, without the program.
 #[must_use]
-pub fn of(words: impl IntoIterator<Item = String>) -> Option<String> {
+pub fn filter(words: impl IntoIterator<Item = String>) -> Option<String> {
     let mut words = words.into_iter();
     while let Some(word) = words.next() {
         if WITH_VALUE.contains(&word.as_str()) {
@@ -19,13 +19,19 @@ pub fn of(words: impl IntoIterator<Item = String>) -> Option<String> {
     None
 }
 
+/// The line of a spec that failed, and what it said, so that xtask can run it once more, alone.
+#[must_use]
+pub fn failed(name: &str, seconds: u64, said: &str) -> String {
+    format!("test {name} ... FAILED ({seconds} s)\n---- {name} stdout ----\n{said}\nfailures:")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn what_is_to_be_skipped_is_no_filter() {
-        let of = |line: &str| of(line.split_whitespace().map(str::to_owned));
+        let of = |line: &str| filter(line.split_whitespace().map(str::to_owned));
         assert_eq!(of("--test-threads=1 --skip only_in_the_vm"), None);
         assert_eq!(of("--test-threads=1 smoke --skip only_in_the_vm").as_deref(), Some("smoke"));
         assert_eq!(of("--skip only_in_the_vm exec").as_deref(), Some("exec"));
