@@ -8,10 +8,14 @@
 
 #![expect(clippy::disallowed_methods, reason = "the manager owns what follows plugins, by generation")]
 
+mod allocate;
 mod checkpoint;
+mod health;
 mod plugin;
 mod registration;
 mod state;
+#[cfg(test)]
+mod testing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -23,16 +27,16 @@ use gantry_base::error::chain;
 use gantry_base::files;
 use gantry_metrics::Metrics;
 use gantry_model::clock::{Clock, SystemClock};
-use gantry_model::pod::{Container, Pod, PodUid, Role};
-use gantry_model::quantity::parse_units;
+use gantry_model::pod::{Pod, PodUid};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use crate::admission::is_extended;
 use checkpoint::Checkpoint;
 use plugin::PluginClient;
-use state::{Request, STOP_GRACE, State};
+use state::{ListChange, STOP_GRACE, State};
 
+pub(crate) use allocate::{asks, wanted};
+pub(crate) use health::{DeviceHealth, Health};
 pub(crate) use state::Amount;
 
 /// The folder of sockets and checkpoint, in the kubelet's own.
@@ -43,6 +47,8 @@ const CHECKPOINT: &str = "kubelet_internal_checkpoint";
 const EXPIRY: Duration = STOP_GRACE.saturating_add(Duration::from_secs(1));
 /// After the registration server has failed.
 const SERVE_AGAIN: Duration = Duration::from_secs(1);
+/// What `/healthz` says until then, as upstream.
+const UNSERVED: &str = "device plugin registration gRPC server failed and no device plugins can register";
 
 /// What a container is made with for its devices.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -76,11 +82,15 @@ struct Inner {
     /// Held while the checkpoint is written, also when nobody waits for that any more: the newest is written last.
     writing: Arc<tokio::sync::Mutex<()>>,
     amounts: watch::Sender<BTreeMap<String, Amount>>,
+    /// Rises when a device that a container has is well no longer, or again.
+    health: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
     state: State,
+    /// Why no plugin can register now.
+    unserved: Option<String>,
     /// By resource.
     plugins: BTreeMap<String, Connected>,
     /// By resource: whose turn it is to be given some of it.
@@ -104,22 +114,23 @@ impl Drop for Connected {
     }
 }
 
-/// Devices that a plugin is being asked for. They are free again when this is dropped.
-struct Reservation<'a> {
-    inner: &'a Inner,
-    resource: &'a str,
-    devices: BTreeSet<String>,
-}
-
-impl Drop for Reservation<'_> {
-    fn drop(&mut self) {
-        self.inner.lock().state.release(self.resource, &self.devices);
-    }
-}
-
 impl Shared {
     fn client(&self, resource: &str) -> Option<PluginClient> {
         self.plugins.get(resource).map(|connected| connected.client.clone())
+    }
+
+    /// Whom to tell before a container starts that has some of the resource.
+    ///
+    /// # Errors
+    /// When that one is away.
+    fn pre_start(&self, resource: &str) -> Result<Option<PluginClient>, String> {
+        if self.state.misses_pre_start(resource) {
+            return Err(format!(
+                "device plugin PreStartContainer rpc failed with err: endpoint {resource} has been stopped"
+            ));
+        }
+        let wants = self.state.options(resource).is_some_and(|options| options.pre_start);
+        Ok(self.client(resource).filter(|_| wants))
     }
 }
 
@@ -166,8 +177,8 @@ impl DeviceManager {
     fn with(folder: Option<PathBuf>, state: State, clock: Arc<dyn Clock>, metrics: Arc<Metrics>) -> Self {
         let (amounts, _) = watch::channel(state.amounts());
         let shared = Mutex::new(Shared { state, ..Shared::default() });
-        let writing = Arc::default();
-        Self(Arc::new(Inner { folder, clock, metrics, shared, writing, amounts }))
+        let (writing, health) = (Arc::default(), watch::channel(0).0);
+        Self(Arc::new(Inner { folder, clock, metrics, shared, writing, amounts, health }))
     }
 
     /// Lets plugins register, until the process ends.
@@ -182,11 +193,15 @@ impl DeviceManager {
         tokio::spawn(async move {
             loop {
                 let served = match listener {
-                    Ok(listener) => registration::serve(listener, &folder, manager.clone()).await,
+                    Ok(listener) => {
+                        manager.0.lock().unserved = None;
+                        registration::serve(listener, &folder, manager.clone()).await
+                    }
                     Err(error) => Err(error),
                 };
                 let error = served.err().map(|error| chain(&error)).unwrap_or_default();
                 tracing::error!(error, "device plugins cannot register; trying again");
+                manager.0.lock().unserved = Some(error);
                 tokio::time::sleep(SERVE_AGAIN).await;
                 listener = registration::listen(&folder);
             }
@@ -214,6 +229,17 @@ impl DeviceManager {
         };
         if expired {
             self.save_or_tell().await;
+        }
+    }
+
+    /// What the check `device-plugin` of `/healthz` says.
+    ///
+    /// # Errors
+    /// Why no plugin can register, in upstream's words.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match &self.0.lock().unserved {
+            None => Ok(()),
+            Some(why) => Err(format!("device registration error: {UNSERVED}: {why}")),
         }
     }
 
@@ -309,133 +335,30 @@ impl DeviceManager {
     }
 
     async fn list(&self, resource: &str, generation: u64, devices: BTreeMap<String, state::Device>) -> bool {
-        let current = {
+        let change = {
             let mut shared = self.0.lock();
-            let current = shared.state.list(resource, generation, devices);
+            let change = shared.state.list(resource, generation, devices);
             self.0.publish(&shared);
-            current
+            change
         };
-        if current {
+        let Some(ListChange { any, given }) = change else { return false };
+        if given {
+            self.0.health.send_modify(|count| *count += 1);
+        }
+        if any {
             self.save_or_tell().await;
         }
-        current
+        true
     }
 
-    /// Gives each container of the pod the devices that it asks for. What it has already stays; of a pod that `runs`
-    /// nothing is asked again.
-    ///
-    /// # Errors
-    /// Why the pod cannot have them, in upstream's words. What was given before stays the pod's until it is over.
-    pub(crate) async fn allocate(&self, pod: &Pod, runs: bool) -> Result<(), String> {
-        if runs {
-            return Ok(());
-        }
-        let mut reusable: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for container in pod.init_containers.iter().chain(&pod.containers) {
-            let gave = self.allocate_container(&pod.uid, container, &reusable, false).await?;
-            let has =
-                self.0.lock().state.of_container(&pod.uid, &container.name).cloned().unwrap_or_default();
-            for (resource, allocation) in has {
-                let free = reusable.entry(resource).or_default();
-                match container.role {
-                    // It has ended before the next one begins.
-                    Role::Init => free.extend(allocation.ids()),
-                    _ => free.retain(|id| !allocation.ids().contains(id)),
-                }
-            }
-            if gave {
-                self.save().await?;
-            }
-        }
-        Ok(())
+    /// How the devices are that the pod's containers have.
+    pub(crate) fn health(&self, pod: &PodUid) -> Arc<DeviceHealth> {
+        Arc::new(self.0.lock().state.health(pod))
     }
 
-    /// Of a pod that `goes_on`, what a container has is not looked at again. Returns whether it was given any.
-    async fn allocate_container(
-        &self,
-        pod: &PodUid,
-        container: &Container,
-        reusable: &BTreeMap<String, BTreeSet<String>>,
-        goes_on: bool,
-    ) -> Result<bool, String> {
-        let mut gave = false;
-        let nothing = BTreeSet::new();
-        for (resource, count) in requests(container) {
-            let is_asked = {
-                let state = &self.0.lock().state;
-                let has = state.allocation(pod, &container.name, resource).is_some();
-                state.is_device(resource) && !(has && goes_on)
-            };
-            if !is_asked {
-                continue;
-            }
-            let reusable = reusable.get(resource).unwrap_or(&nothing);
-            let request = Request { pod, container: &container.name, resource, count, reusable };
-            gave |= self.allocate_resource(request).await?;
-        }
-        Ok(gave)
-    }
-
-    /// Chooses, asks the plugin, and writes down what it gave.
-    async fn allocate_resource(&self, request: Request<'_>) -> Result<bool, String> {
-        let resource = request.resource;
-        let turn = self.0.lock().turns.entry(resource.to_owned()).or_default().clone();
-        let _turn = turn.lock().await;
-        let (choice, plugin, options) = {
-            let shared = self.0.lock();
-            let Some(choice) = shared.state.choice(request)? else { return Ok(false) };
-            (choice, shared.client(resource), shared.state.options(resource))
-        };
-        let (Some(mut plugin), Some(options)) = (plugin, options) else {
-            return Err(format!("unknown Device Plugin {resource}"));
-        };
-        let mut preferred = Vec::new();
-        if choice.missing > 0 && options.preferred {
-            let all = choice.available.union(&choice.reused).cloned().collect();
-            preferred = plugin.preferred(&all, &choice.reused, request.count).await?;
-        }
-        let reservation = self.reserve(request, &preferred)?;
-        let begun = self.0.clock.mono();
-        let given = plugin.allocate(&reservation.devices).await;
-        let took = self.0.clock.mono().saturating_sub(begun);
-        self.0.metrics.device_plugin_alloc_duration.took([resource], took);
-        self.0.lock().state.allocate(request, &reservation.devices, given?);
-        Ok(true)
-    }
-
-    /// Chooses once more: lists may have changed while the plugin was asked for its preference.
-    fn reserve<'a>(&'a self, request: Request<'a>, preferred: &[String]) -> Result<Reservation<'a>, String> {
-        let mut shared = self.0.lock();
-        let devices = shared.state.choice(request)?.map(|choice| choice.pick(preferred)).unwrap_or_default();
-        shared.state.reserve(request.resource, &devices);
-        Ok(Reservation { inner: &self.0, resource: request.resource, devices })
-    }
-
-    /// What a container is made with; plugins that want to know of its start are told.
-    ///
-    /// # Errors
-    /// When a plugin does not let it start.
-    pub(crate) async fn options(&self, pod: &Pod, container: &Container) -> Result<DeviceOptions, String> {
-        // A kubelet that gave no devices has started the pod: the plugin is asked now, as upstream does.
-        if self.allocate_container(&pod.uid, container, &BTreeMap::new(), true).await? {
-            self.save().await?;
-        }
-        let mut given = Vec::new();
-        for (resource, _) in requests(container) {
-            let (allocation, plugin, options) = {
-                let shared = self.0.lock();
-                let allocation = shared.state.allocation(&pod.uid, &container.name, resource).cloned();
-                (allocation, shared.client(resource), shared.state.options(resource))
-            };
-            let Some(allocation) = allocation else { continue };
-            if options.is_some_and(|options| options.pre_start)
-                && let Some(mut plugin) = plugin
-            {
-                plugin.pre_start(allocation.ids()).await?;
-            }
-            given.push(allocation.options);
-        }
-        Ok(merge(given))
+    /// When to look at that again. Of a pod that asks for none: never.
+    pub(crate) fn health_changes(&self, pod: &Pod) -> watch::Receiver<u64> {
+        if asks(pod) { self.0.health.subscribe() } else { watch::channel(0).1 }
     }
 
     /// The pod is over: others may have its devices.
@@ -496,41 +419,6 @@ impl DeviceManager {
         });
         let written = written.await.unwrap_or_else(|died| Err(died.to_string()));
         written.map_err(|why| format!("failed to write checkpoint file {CHECKPOINT:?}: {why}"))
-    }
-}
-
-/// The extended resources among a container's limits: they can be given whole only, so the request is the same.
-fn requests(container: &Container) -> impl Iterator<Item = (&str, usize)> {
-    let extended = container.written.limits.iter().filter(|(name, _)| is_extended(name));
-    extended.map(|(name, text)| {
-        // The API server lets whole numbers through alone; of files the reader has refused others.
-        (name.as_str(), parse_units(text).ok().and_then(|count| usize::try_from(count).ok()).unwrap_or(0))
-    })
-}
-
-/// Whether the pod could ask a plugin for anything.
-pub(crate) fn asks(pod: &Pod) -> bool {
-    pod.init_containers.iter().chain(&pod.containers).any(|container| requests(container).next().is_some())
-}
-
-/// All answers for a container as one. Of what two name, the first counts.
-fn merge(given: Vec<DeviceOptions>) -> DeviceOptions {
-    let mut all = DeviceOptions::default();
-    for DeviceOptions { env, mounts, devices, annotations, cdi } in given {
-        extend(&mut all.env, env, |(name, _)| name.clone());
-        extend(&mut all.mounts, mounts, |(path, ..)| path.clone());
-        extend(&mut all.devices, devices, |(path, ..)| path.clone());
-        extend(&mut all.annotations, annotations, |(name, _)| name.clone());
-        extend(&mut all.cdi, cdi, String::clone);
-    }
-    all
-}
-
-fn extend<T>(all: &mut Vec<T>, more: Vec<T>, key: impl Fn(&T) -> String) {
-    for one in more {
-        if all.iter().all(|known| key(known) != key(&one)) {
-            all.push(one);
-        }
     }
 }
 

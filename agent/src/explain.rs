@@ -1,8 +1,9 @@
 //! Why a pod does not get on: cause and remedy, from what is observed of it now. Owns the order
-//! look → decide; the looking is in [`look`], the deciding in [`decide`] and the two below it. Never
+//! look → decide; the looking is in [`look`], the deciding in [`decide`] and the three below it. Never
 //! changes anything. Called by the operator API for `gantry explain`.
 
 pub(crate) mod decide;
+mod devices;
 mod endings;
 pub(crate) mod look;
 mod pulls;

@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use gantry_metrics::Metrics;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -83,10 +84,10 @@ enum State {
 ///
 /// # Errors
 /// When the folder cannot be made.
-pub(crate) fn follow(root: &Path, handlers: Handlers) -> std::io::Result<()> {
+pub(crate) fn follow(root: &Path, handlers: Handlers, metrics: Arc<Metrics>) -> std::io::Result<()> {
     let folder = root.join(FOLDER);
     folder::make(&folder)?;
-    tokio::spawn(async move { Registry::new(folder, handlers).run().await });
+    tokio::spawn(async move { Registry::new(folder, handlers, metrics).run().await });
     Ok(())
 }
 
@@ -98,6 +99,7 @@ struct Registry {
     sockets: BTreeMap<PathBuf, (Identity, State)>,
     /// One for each that is Registering.
     attempts: JoinSet<Attempt>,
+    metrics: Arc<Metrics>,
 }
 
 #[derive(Debug)]
@@ -108,9 +110,18 @@ struct Attempt {
 }
 
 impl Registry {
-    fn new(folder: PathBuf, handlers: Handlers) -> Self {
+    fn new(folder: PathBuf, handlers: Handlers, metrics: Arc<Metrics>) -> Self {
         let handlers = Arc::new(handlers);
-        Self { folder, handlers, sockets: BTreeMap::new(), attempts: JoinSet::new() }
+        Self { folder, handlers, sockets: BTreeMap::new(), attempts: JoinSet::new(), metrics }
+    }
+
+    /// Which sockets are there, and which of them are registered, by upstream's names of the two.
+    fn count(&self) {
+        let of = |socket: &PathBuf, state: &str| ([socket.display().to_string(), state.to_owned()], 1.0);
+        let desired = self.sockets.keys().map(|socket| of(socket, "desired_state_of_world"));
+        let registered = self.sockets.iter().filter(|(_, (_, state))| matches!(state, State::Registered(_)));
+        let actual = registered.map(|(socket, _)| of(socket, "actual_state_of_world"));
+        self.metrics.plugin_manager_plugins.replace(desired.chain(actual));
     }
 
     /// All arms are cancel-safe: an attempt that has ended stays in its set, the kernel's news stay until they are read,
@@ -122,6 +133,7 @@ impl Registry {
             ear.listen(&self.folder);
             self.look().await;
             let pause = self.begin(if ear.is_open() { LONGEST_REST } else { LOOK });
+            self.count();
             tokio::select! {
                 () = ear.heard() => {}
                 Some(joined) = self.attempts.join_next() => match joined {

@@ -104,13 +104,13 @@ impl Plugin {
             let channel = dial(format!("{FOLDER}/kubelet.sock")).await?;
             RegistrationClient::new(channel).register(request).await.context("register")
         })?;
-        plugin.offer(devices)?;
+        plugin.offer(devices, "Healthy")?;
         Ok(plugin)
     }
 
-    fn offer(&self, devices: &[&str]) -> Result<()> {
+    fn offer(&self, devices: &[&str], health: &str) -> Result<()> {
         let device =
-            |id: &&str| wire::Device { id: (*id).to_owned(), health: "Healthy".to_owned(), topology: None };
+            |id: &&str| wire::Device { id: (*id).to_owned(), health: health.to_owned(), topology: None };
         let list = wire::ListAndWatchResponse { devices: devices.iter().map(device).collect() };
         self.lists.blocking_send(Ok(list)).context("nobody takes the list")
     }
@@ -158,6 +158,12 @@ fn offers(spec: &Spec<'_>, capacity: &str, allocatable: &str) -> Result<()> {
     spec.await_value(&["node/gantry-node"], path, &format!("{capacity} {allocatable}")).map(drop)
 }
 
+/// Waits for the status of the pod to tell each device so.
+fn are(spec: &Spec<'_>, pod: &str, health: &str) -> Result<()> {
+    let path = "{.status.containerStatuses[*].allocatedResourcesStatus[*].resources[*].health}";
+    spec.await_value(&[&format!("pod/{pod}")], path, health).map(drop)
+}
+
 pub(crate) fn device_plugin(spec: &Spec<'_>) -> Result<()> {
     let plugin = Plugin::start("gantry-test.sock", &["first", "second"])?;
     offers(spec, "2", "2")?;
@@ -168,6 +174,13 @@ pub(crate) fn device_plugin(spec: &Spec<'_>) -> Result<()> {
     told.iter_mut().for_each(|(_, ids)| ids.sort());
     let expected = vec![("has".to_owned(), vec!["first".to_owned(), "second".to_owned()])];
     ensure!(told == expected, "{told:?}");
+    are(spec, "has", "Healthy Healthy")?;
+    plugin.offer(&["first", "second"], "Unhealthy")?;
+    offers(spec, "2", "0")?;
+    are(spec, "has", "Unhealthy Unhealthy")?;
+    plugin.offer(&["first", "second"], "Healthy")?;
+    offers(spec, "2", "2")?;
+    are(spec, "has", "Healthy Healthy")?;
     // Past the scheduler, which knows that none is left.
     let mut late = asking("late", 1);
     late["spec"]["nodeName"] = "gantry-node".into();

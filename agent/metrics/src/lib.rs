@@ -201,6 +201,7 @@ Metrics {
     rest_client_duration: Histogram<2> = "rest_client_request_duration_seconds", (["verb", "host"], of_a_request()), "[ALPHA] Seconds they took.";
     feature_enabled: Gauge<2> = "kubernetes_feature_enabled", ["name", "stage"], "[BETA] Feature gates: 1 when on, else 0.";
     storage_operation_duration: Histogram<4> = "storage_operation_duration_seconds", (["volume_plugin", "operation_name", "status", "migrated"], of_storage()), "[ALPHA] Seconds to make a volume or to take it back.";
+    plugin_manager_plugins: Gauge<2> = "plugin_manager_total_plugins", ["socket_path", "state"], "[ALPHA] Plugins of the registry by socket: those that are there, and those that are registered.";
     total_volumes: Gauge<2> = "volume_manager_total_volumes", ["plugin_name", "state"], "[ALPHA] Volumes that pods should have, and have.";
     healthcheck: Gauge<2> = "kubernetes_healthcheck", ["name", "type"], "[STABLE] The last result of a health check.";
     healthchecks: Counter<3> = "kubernetes_healthchecks_total", ["name", "type", "status"], "[STABLE] All results of a health check.";

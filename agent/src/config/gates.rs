@@ -89,7 +89,7 @@ const OURS: [&str; 76] = [
 
 /// Those whose feature a node has and this one has not: closed whatever a configuration says, so none may be
 /// opened and each that upstream lets one close may be closed.
-const ABSENT: [&str; 49] = [
+const ABSENT: [&str; 46] = [
     "CPUManagerPolicyAlphaOptions",
     "CPUManagerPolicyBetaOptions",
     "CPUManagerPolicyOptions",
@@ -114,8 +114,6 @@ const ABSENT: [&str; 49] = [
     "InPlacePodVerticalScalingInitContainers",
     "KubeletInUserNamespace",
     "KubeletPodResourcesDynamicResources",
-    "KubeletPodResourcesGet",
-    "KubeletPodResourcesListUseActivePods",
     "KubeletTracing",
     "LocalStorageCapacityIsolationFSQuotaMonitoring",
     "LoggingAlphaOptions",
@@ -130,7 +128,6 @@ const ABSENT: [&str; 49] = [
     "QOSReserved",
     "RecoverVolumeExpansionFailure",
     "ReduceDefaultCrashLoopBackOffDecay",
-    "ResourceHealthStatus",
     "RuntimeClassInImageCriApi",
     "SELinuxChangePolicy",
     "SELinuxMount",
@@ -256,8 +253,11 @@ mod tests {
     #[test]
     fn a_gate_of_what_is_not_there_may_be_closed_and_is_told_as_closed() {
         let gates = Gates::default();
-        let off =
-            set(&[("GracefulNodeShutdown", false), ("ResourceHealthStatus", false), ("EventedPLEG", false)]);
+        let off = set(&[
+            ("GracefulNodeShutdown", false),
+            ("GracefulNodeShutdownBasedOnPodPriority", false),
+            ("EventedPLEG", false),
+        ]);
         assert_eq!((gates.wrong(&off), gates.list_unsupported(&off)), (vec![], vec![]));
         // Where it stands already it may be put.
         let on = set(&[("GracefulNodeShutdown", true), ("KubeletCrashLoopBackOffMax", true)]);

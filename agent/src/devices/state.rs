@@ -8,6 +8,7 @@ use gantry_model::pod::PodUid;
 
 use super::DeviceOptions;
 use super::checkpoint::{Checkpoint, Entry};
+use super::health::DeviceHealth;
 
 /// How long a resource is remembered after its plugin has gone: endpointStopGracePeriod of the kubelet.
 pub(super) const STOP_GRACE: Duration = Duration::from_secs(5 * 60);
@@ -47,6 +48,8 @@ enum Plugin {
     /// Since when, by the monotonic clock.
     Stopped {
         since: Duration,
+        /// What it wanted to be asked; all off of one that was gone when this kubelet began.
+        options: PluginOptions,
     },
 }
 
@@ -56,7 +59,7 @@ struct Resource {
     plugin: Plugin,
     /// By ID, from the last list.
     devices: BTreeMap<String, Device>,
-    /// The plugin has gone: none of them can be given.
+    /// The plugin has gone, or has told nothing yet: none of them can be given.
     all_unhealthy: bool,
 }
 
@@ -102,6 +105,15 @@ pub(super) struct Request<'a> {
     pub(super) reusable: &'a BTreeSet<String>,
 }
 
+/// What a list has changed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct ListChange {
+    /// Which devices there are, or the health of one.
+    pub(super) any: bool,
+    /// The health of one that a container has.
+    pub(super) given: bool,
+}
+
 /// Devices to choose from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Choice {
@@ -137,8 +149,8 @@ pub(super) struct State {
     removed: BTreeSet<String>,
     /// Pod → container → resource.
     pods: BTreeMap<PodUid, BTreeMap<String, BTreeMap<String, Allocation>>>,
-    /// Chosen for a container whose plugin is being asked, by resource.
-    reserved: BTreeMap<String, BTreeSet<String>>,
+    /// Chosen for a container of that pod, while its plugin is being asked: by resource and ID.
+    reserved: BTreeMap<String, BTreeMap<String, PodUid>>,
     generations: u64,
 }
 
@@ -154,7 +166,7 @@ impl State {
             containers.entry(container).or_default().insert(resource, allocation);
         }
         for name in checkpoint.registered.into_keys() {
-            let plugin = Plugin::Stopped { since: now };
+            let plugin = Plugin::Stopped { since: now, options: PluginOptions::default() };
             let resource = Resource { plugin, devices: BTreeMap::new(), all_unhealthy: true };
             state.resources.insert(name, resource);
         }
@@ -190,7 +202,7 @@ impl State {
         match self.resources.get_mut(resource) {
             Some(known) => known.plugin = plugin,
             None => {
-                let new = Resource { plugin, devices: BTreeMap::new(), all_unhealthy: false };
+                let new = Resource { plugin, devices: BTreeMap::new(), all_unhealthy: true };
                 self.resources.insert(resource.to_owned(), new);
             }
         }
@@ -202,30 +214,55 @@ impl State {
         matches!(plugin, Some(Plugin::Connected { generation: current, .. }) if *current == generation)
     }
 
-    /// The plugin's new list. False when another plugin speaks for the resource meanwhile.
+    /// The plugin's new list. None when another plugin speaks for the resource meanwhile.
     pub(super) fn list(
         &mut self,
         resource: &str,
         generation: u64,
         devices: BTreeMap<String, Device>,
-    ) -> bool {
+    ) -> Option<ListChange> {
         if !self.is_current(resource, generation) {
-            return false;
+            return None;
         }
-        if let Some(known) = self.resources.get_mut(resource) {
-            known.devices = devices;
-            known.all_unhealthy = false;
-        }
-        true
+        let given: BTreeSet<String> = self.allocations(resource).flat_map(Allocation::ids).collect();
+        let known = self.resources.get_mut(resource)?;
+        let health =
+            |of: &BTreeMap<String, Device>, id: &String| of.get(id).is_none_or(|device| device.healthy);
+        let change = ListChange {
+            any: known.all_unhealthy || known.devices != devices,
+            given: given.iter().any(|id| health(&known.devices, id) != health(&devices, id)),
+        };
+        known.devices = devices;
+        known.all_unhealthy = false;
+        Some(change)
     }
 
-    /// The plugin's stream has ended: its devices can be given to nobody. False as for [`State::list`].
+    /// How the devices are that the pod's containers have, as their plugins told last; of one that no plugin has told of,
+    /// as upstream: healthy.
+    pub(super) fn health(&self, pod: &PodUid) -> DeviceHealth {
+        let mut health = DeviceHealth::new();
+        for (container, resources) in self.pods.get(pod).into_iter().flatten() {
+            for (resource, allocation) in resources {
+                let told = self.resources.get(resource).map(|resource| &resource.devices);
+                let is_healthy =
+                    |id: &String| told.and_then(|told| told.get(id)).is_none_or(|device| device.healthy);
+                let ids = allocation.ids().into_iter().map(|id| (is_healthy(&id), id));
+                let of_container = health.entry(container.clone()).or_default();
+                of_container.insert(resource.clone(), ids.map(|(healthy, id)| (id, healthy)).collect());
+            }
+        }
+        health
+    }
+
+    /// The plugin's stream has ended: its devices can be given to nobody. False when another plugin speaks for the resource.
     pub(super) fn disconnect(&mut self, resource: &str, generation: u64, now: Duration) -> bool {
         if !self.is_current(resource, generation) {
             return false;
         }
-        if let Some(known) = self.resources.get_mut(resource) {
-            known.plugin = Plugin::Stopped { since: now };
+        if let Some(known) = self.resources.get_mut(resource)
+            && let Plugin::Connected { options, .. } = known.plugin
+        {
+            known.plugin = Plugin::Stopped { since: now, options };
             known.all_unhealthy = true;
         }
         true
@@ -234,7 +271,7 @@ impl State {
     /// Removes resources whose plugins have been gone for [`STOP_GRACE`]. Returns whether there were any.
     pub(super) fn expire(&mut self, now: Duration) -> bool {
         let gone = |resource: &Resource| match resource.plugin {
-            Plugin::Stopped { since } => now.saturating_sub(since) > STOP_GRACE,
+            Plugin::Stopped { since, .. } => now.saturating_sub(since) > STOP_GRACE,
             Plugin::Connected { .. } => false,
         };
         let names: Vec<String> =
@@ -273,6 +310,12 @@ impl State {
             Some(Plugin::Connected { options, .. }) => Some(*options),
             _ => None,
         }
+    }
+
+    /// Whether a plugin that is away now wants to know before a container starts.
+    pub(super) fn misses_pre_start(&self, resource: &str) -> bool {
+        let plugin = self.resources.get(resource).map(|resource| &resource.plugin);
+        matches!(plugin, Some(Plugin::Stopped { options, .. }) if options.pre_start)
     }
 
     fn allocations<'a>(&'a self, resource: &'a str) -> impl Iterator<Item = &'a Allocation> {
@@ -331,7 +374,7 @@ impl State {
         let reused: BTreeSet<String> = reusable.iter().take(count).cloned().collect();
         let missing = count - reused.len();
         let mut taken: BTreeSet<String> = self.allocations(resource).flat_map(Allocation::ids).collect();
-        taken.extend(self.reserved.get(resource).into_iter().flatten().cloned());
+        taken.extend(self.reserved.get(resource).into_iter().flat_map(BTreeMap::keys).cloned());
         let available: BTreeSet<String> = healthy.difference(&taken).cloned().collect();
         if available.len() < missing {
             return Err(format!(
@@ -343,19 +386,29 @@ impl State {
     }
 
     /// Nobody else is given them until [`State::release`].
-    pub(super) fn reserve(&mut self, resource: &str, devices: &BTreeSet<String>) {
-        self.reserved.entry(resource.to_owned()).or_default().extend(devices.iter().cloned());
+    pub(super) fn reserve(&mut self, of: Request<'_>, devices: &BTreeSet<String>) {
+        let of_pod = devices.iter().map(|id| (id.clone(), of.pod.clone()));
+        self.reserved.entry(of.resource.to_owned()).or_default().extend(of_pod);
     }
 
     /// They are the container's now, or were never given.
     pub(super) fn release(&mut self, resource: &str, devices: &BTreeSet<String>) {
         if let Some(reserved) = self.reserved.get_mut(resource) {
-            reserved.retain(|id| !devices.contains(id));
+            reserved.retain(|id, _| !devices.contains(id));
         }
     }
 
-    /// The plugin has given them.
-    pub(super) fn allocate(&mut self, of: Request<'_>, devices: &BTreeSet<String>, options: DeviceOptions) {
+    /// The plugin has given what was reserved. False when the pod was over before it did: then they are nobody's.
+    pub(super) fn allocate(
+        &mut self,
+        of: Request<'_>,
+        devices: &BTreeSet<String>,
+        options: DeviceOptions,
+    ) -> bool {
+        let reserved = self.reserved.get(of.resource);
+        if !devices.iter().all(|id| reserved.and_then(|all| all.get(id)) == Some(of.pod)) {
+            return false;
+        }
         let mut by_node: BTreeMap<i64, Vec<String>> = BTreeMap::new();
         let known = self.resources.get(of.resource).map(|resource| &resource.devices);
         for id in devices {
@@ -367,10 +420,12 @@ impl State {
         let container =
             self.pods.entry(of.pod.clone()).or_default().entry(of.container.to_owned()).or_default();
         container.insert(of.resource.to_owned(), Allocation { devices: by_node, options });
+        true
     }
 
     /// The pod is over: others may have its devices. Returns whether it had any.
     pub(super) fn forget(&mut self, pod: &PodUid) -> bool {
+        self.reserved.values_mut().for_each(|reserved| reserved.retain(|_, of| of != pod));
         self.pods.remove(pod).is_some()
     }
 

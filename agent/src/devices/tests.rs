@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gantry_model::clock::SystemClock;
-use gantry_model::pod::Requirements;
+use gantry_model::pod::{Container, Requirements};
 use gantry_model::testing::{container, pod};
 use gantry_proto::deviceplugin as wire;
 use gantry_proto::deviceplugin::device_plugin_server::{DevicePlugin, DevicePluginServer};
@@ -18,6 +18,8 @@ use tonic::transport::{Endpoint, Server};
 use tonic::{Request as GrpcRequest, Response, Status};
 
 use super::*;
+
+mod lies;
 
 const GPU: &str = "vendor.com/gpu";
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -34,6 +36,14 @@ struct Fake {
     refuses: Option<String>,
     /// Never answers Allocate.
     hangs: bool,
+    /// Answers Allocate for no container.
+    gives_nothing: bool,
+    /// Answers the question for its options with this error.
+    has_no_options: Option<String>,
+    /// Prefers these, whatever is available.
+    prefers: Option<Vec<String>>,
+    /// Each Allocate, by what it was asked for.
+    asked: Mutex<Vec<Vec<String>>>,
 }
 
 /// What its server has of it.
@@ -46,7 +56,10 @@ impl DevicePlugin for Served {
         &self,
         _: GrpcRequest<wire::Empty>,
     ) -> Result<Response<wire::DevicePluginOptions>, Status> {
-        Ok(Response::new(self.0.options))
+        match &self.0.has_no_options {
+            Some(why) => Err(Status::unknown(why.clone())),
+            None => Ok(Response::new(self.0.options)),
+        }
     }
 
     async fn list_and_watch(
@@ -63,6 +76,7 @@ impl DevicePlugin for Served {
     ) -> Result<Response<wire::PreferredAllocationResponse>, Status> {
         let mut ids = request.into_inner().container_requests.remove(0).available_device_i_ds;
         ids.reverse();
+        let ids = self.0.prefers.clone().unwrap_or(ids);
         let container_responses = vec![wire::ContainerPreferredAllocationResponse { device_i_ds: ids }];
         Ok(Response::new(wire::PreferredAllocationResponse { container_responses }))
     }
@@ -77,7 +91,11 @@ impl DevicePlugin for Served {
         if let Some(why) = &self.0.refuses {
             return Err(Status::internal(why.clone()));
         }
+        if self.0.gives_nothing {
+            return Ok(Response::new(wire::AllocateResponse::default()));
+        }
         let ids = request.into_inner().container_requests.remove(0).devices_ids;
+        self.0.asked.lock().unwrap().push(ids.clone());
         let response = wire::ContainerAllocateResponse {
             envs: [("GPUS".to_owned(), ids.join(","))].into(),
             devices: vec![wire::DeviceSpec {
@@ -129,6 +147,10 @@ fn plugin(root: &Path, name: &str, fake: Fake) -> Serving {
 }
 
 async fn register(root: &Path, endpoint: &str) -> Result<(), Status> {
+    register_version(root, endpoint, registration::VERSION).await
+}
+
+async fn register_version(root: &Path, endpoint: &str, version: &str) -> Result<(), Status> {
     let socket = root.join(FOLDER).join(registration::SOCKET);
     let dial = tower::service_fn(move |_| {
         let socket = socket.clone();
@@ -136,7 +158,7 @@ async fn register(root: &Path, endpoint: &str) -> Result<(), Status> {
     });
     let channel = Endpoint::from_static("http://kubelet").connect_with_connector(dial).await.unwrap();
     let request = wire::RegisterRequest {
-        version: registration::VERSION.to_owned(),
+        version: version.to_owned(),
         endpoint: endpoint.to_owned(),
         resource_name: GPU.to_owned(),
         options: None,

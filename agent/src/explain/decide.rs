@@ -4,7 +4,7 @@ use gantry_model::pod::probe::{Handler, PortRef, Probe};
 use gantry_model::pod::{Container, Pod, Role};
 
 use super::look::ExplainInputs;
-use super::{Finding, endings, pulls};
+use super::{Finding, devices, endings, pulls};
 use crate::events::{Event, Kind};
 use crate::eviction::message as eviction;
 use crate::pod::status::{ContainerState, ContainerStatus};
@@ -24,7 +24,10 @@ pub(crate) fn decide(facts: &ExplainInputs<'_>) -> Vec<Finding> {
     if status.api_reason == eviction::REASON {
         findings.push(explain_eviction(facts));
     }
+    findings.extend(devices::explain_refusal(status, events(facts, "", &[])));
     if !status.is_over() {
+        findings.extend(devices::explain_wait(facts.pod, status, facts.now));
+        findings.extend(devices::explain_health(status));
         findings.extend(sandbox(facts));
         findings.extend(volumes(facts));
     }
@@ -139,6 +142,8 @@ fn config_remedy(message: &str) -> &'static str {
         "add the ConfigMap (and the key) to the files of `gantry run`, or mark the reference optional: true"
     } else if message.contains("secret") || message.contains("Secret") {
         "add the Secret (and the key) to the files of `gantry run`, or mark the reference optional: true"
+    } else if message.contains("device plugin") {
+        "see whether the pod of the device plugin runs on this node, and its log; the kubelet tries again by itself"
     } else if message.contains("runAsNonRoot") {
         "set securityContext.runAsUser to another user than 0, or use an image with a USER"
     } else {

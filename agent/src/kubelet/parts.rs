@@ -151,11 +151,11 @@ impl Parts<'_> {
     fn serve_devices(&mut self) -> Result<(), Error> {
         let root = PathBuf::from(&self.flags.root_dir);
         let (clock, metrics) = (self.deps.clock.clone(), self.deps.metrics.clone());
-        let manager = DeviceManager::open(&root, clock, metrics);
+        let manager = DeviceManager::open(&root, clock, metrics.clone());
         manager.serve().map_err(|source| Error::DevicePlugins { root: root.clone(), source })?;
         self.deps.devices = manager.clone();
         let device_plugins: Arc<dyn plugins::Handler> = Arc::new(DevicePlugins(manager));
-        plugins::follow(&root, [(plugins::devices::TYPE, device_plugins)].into())
+        plugins::follow(&root, [(plugins::devices::TYPE, device_plugins)].into(), metrics)
             .map_err(|source| Error::Plugins { root, source })
     }
 
@@ -324,7 +324,7 @@ impl Parts<'_> {
             version: version::KUBELET.to_owned(),
             metrics: self.deps.metrics.clone(),
             probe_metrics: self.deps.probe_metrics.clone(),
-            checks: vec![pulse],
+            checks: vec![pulse, self.registration_of_devices()],
             oom_counts: Arc::new(move |container| runtime_ext.out_of_memory(container)),
             system: wiring::system_version(),
             stats,
@@ -353,6 +353,14 @@ impl Parts<'_> {
             tokio::spawn(async move { server.serve_read_only(listener).await });
         }
         Ok(server)
+    }
+
+    /// Whether device plugins can register.
+    fn registration_of_devices(&self) -> Check {
+        let devices = self.deps.devices.clone();
+        let look = move || devices.check();
+        self.checks.add("device-plugin", look.clone());
+        Check::new("device-plugin", look)
     }
 
     /// Whether the loop over all pods still comes round.

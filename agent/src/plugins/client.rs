@@ -52,9 +52,12 @@ pub(super) async fn register(socket: &Path, handlers: &Handlers) -> Result<Used,
         let why = format!("RegisterPlugin error -- plugin registration failed with err: {why}");
         return Err(refuse(&mut client, why).await);
     }
-    // It is used all the same: it only does not know.
+    // One that does not know would register again, or wait for ever.
     if let Err(why) = notify(&mut client, true, String::new()).await {
-        tracing::warn!(plugin = plugin.name, why, "a plugin that is registered was not told");
+        handler.deregister(&plugin).await;
+        return Err(format!(
+            "RegisterPlugin error -- failed to send registration status at socket {at}, err: {why}"
+        ));
     }
     Ok((plugin, handler))
 }

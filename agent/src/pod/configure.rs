@@ -52,7 +52,7 @@ pub(super) async fn configure(of: ContainerRequest<'_>) -> Result<Setup, WaitRea
         deps.api.as_ref(),
         EnvOf { pod, container, facts, node: &deps.node, volumes: deps.volumes.as_ref() },
     );
-    let env = env.await.map_err(trouble)?;
+    let env = with_variables(&devices, env.await.map_err(trouble)?);
     user::check(pod, container, image.uid, &image.username).map_err(trouble)?;
     let texts = texts(&env);
     let mounts = deps.volumes.mounts(MountsOf { pod, container, attempt, env: &texts, facts, images });
@@ -61,7 +61,7 @@ pub(super) async fn configure(of: ContainerRequest<'_>) -> Result<Setup, WaitRea
     Ok(Setup {
         command: command.map_err(trouble)?,
         args: args.map_err(trouble)?,
-        env: with_variables(&devices, env),
+        env,
         // The container's own come after them, as upstream.
         mounts: devices.mounts.iter().map(device_mount).chain(mounts).collect(),
         devices,

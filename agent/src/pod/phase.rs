@@ -5,7 +5,6 @@ mod column;
 mod conditions;
 mod container;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use gantry_model::pod::qos::qos;
@@ -100,13 +99,11 @@ pub fn status(seen: StatusInputs<'_>) -> PodStatus {
         host_ips: node.ips.now(),
         qos: qos(pod),
         conditions,
-        started_at: 0,
         killed: orders.kill.is_some() && history.stage.ended().is_none(),
         init_containers,
         containers,
         ephemeral_containers,
-        spans: Arc::from([]),
-        events: Arc::from([]),
+        ..PodStatus::default()
     }
 }
 

@@ -177,7 +177,7 @@ impl Publisher {
 }
 
 /// What a new status takes over from the last: since when a condition holds, and the addresses, which
-/// stay when the sandbox goes.
+/// stay when the sandbox goes; and how its devices were when it gave them back.
 fn keep(last: &PodStatus, next: &mut PodStatus, now_wall: i64) {
     for condition in &mut next.conditions {
         let before = last.conditions.iter().find(|other| other.kind == condition.kind);
@@ -187,6 +187,9 @@ fn keep(last: &PodStatus, next: &mut PodStatus, now_wall: i64) {
     if next.ips.is_empty() {
         next.ip.clone_from(&last.ip);
         next.ips.clone_from(&last.ips);
+    }
+    if next.devices.is_empty() {
+        next.devices.clone_from(&last.devices);
     }
 }
 

@@ -7,6 +7,7 @@ use gantry_model::pod::Role;
 use gantry_model::pod::qos::Qos;
 
 use super::Life;
+use crate::devices::DeviceHealth;
 use crate::events::Event;
 use crate::runtime::{Actual, Exit, User};
 use crate::timeline::Span;
@@ -81,6 +82,8 @@ pub struct PodStatus {
     pub containers: Vec<ContainerStatus>,
     /// In the pod's order.
     pub ephemeral_containers: Vec<ContainerStatus>,
+    /// How the devices are that its containers have.
+    pub devices: Arc<DeviceHealth>,
     /// Stages so far.
     pub spans: Arc<[Span]>,
     /// What happened, oldest first.

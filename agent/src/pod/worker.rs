@@ -62,6 +62,8 @@ pub struct Worker {
     ips: HostIps,
     /// Whether it gives pods a network.
     network: watch::Receiver<Option<String>>,
+    /// Rises when a device that a container has is well no longer, or again.
+    health: watch::Receiver<u64>,
     publisher: Publisher,
     history: WorkerState,
     /// As last observed, and when to look again at the latest; none when nothing is known.
@@ -129,6 +131,7 @@ impl Worker {
             Senders { orders: orders_in, pods: pods_in, pokes: pokes_in, notes_out: notes_out.clone() };
         let handle = PodHandle::new(pod.clone(), status, senders, deps.clock.clone());
         let worker = Self {
+            health: deps.devices.health_changes(&pod),
             pod,
             pods,
             ips: deps.node.ips.clone(),
@@ -319,7 +322,7 @@ impl Worker {
         let led_to: Vec<String> =
             actions.into_iter().filter_map(|action| self.begin(action, now, begun)).collect();
         self.drain_notes();
-        let status = phase::status(StatusInputs {
+        let mut status = phase::status(StatusInputs {
             pod: &self.pod,
             orders: &orders,
             life,
@@ -328,6 +331,7 @@ impl Worker {
             now,
             node: &self.deps.node,
         });
+        status.devices = self.deps.devices.health(&self.pod.uid);
         if matches!(life, Life::Stopped | Life::Gone) {
             self.deps.api.forget(&self.pod.uid);
             self.deps.devices.forget(&self.pod.uid).await;
@@ -470,6 +474,7 @@ impl Worker {
             Ok(()) = self.ips.changed() => self.seen = None,
             // Who waited for it need not any more.
             Ok(()) = self.network.changed() => self.history.backoffs.forget_retries(),
+            Ok(()) = self.health.changed() => {}
             Ok(()) = self.pods.changed() => self.pods.mark_changed(),
             Ok(()) = self.objects.changed() => self.history.volumes_stale = true,
             Some(detailed) = self.details.join_next() => match detailed {

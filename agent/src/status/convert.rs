@@ -2,11 +2,12 @@
 //! never decides how a pod goes (that is [`crate::pod::phase`]), never sends it. Called by whoever
 //! tells the API server, and for the list of pods that the kubelet's own API gives.
 //!
-//! phase, addresses, times here · [`conditions`] · [`containers`] · [`amounts`]
+//! phase, addresses, times here · [`conditions`] · [`containers`] · [`amounts`] · [`devices`]
 
 mod amounts;
 mod conditions;
 mod containers;
+mod devices;
 
 use std::net::IpAddr;
 

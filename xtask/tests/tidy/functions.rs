@@ -23,7 +23,7 @@ const LONGER: &[(&str, &str, usize)] = &[
     ("agent/src/manifest/tests/fields.rs", "volumes_of_every_kind_are_read", 57),
     ("agent/src/manifest/volume.rs", "mount_of", 55),
     ("agent/src/manifest/volume.rs", "source_of", 78),
-    ("agent/src/pod/phase.rs", "status", 58),
+    ("agent/src/pod/phase.rs", "status", 56),
     ("agent/src/pod/worker_state/outcome.rs", "record_success", 66),
     ("agent/src/runtime/cri/tests.rs", "what_a_pod_says_of_security_and_names_reaches_the_runtime", 51),
     ("agent/src/runtime/cri/tests.rs", "what_the_api_says_of_security_and_resources_reaches_the_runtime", 54),

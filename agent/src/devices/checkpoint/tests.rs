@@ -73,3 +73,27 @@ fn a_checkpoint_that_upstreams_kubelet_wrote_is_read() {
     assert_eq!(checkpoint.registered["nvidia.com/gpu"], ["GPU-0650a168-e770-3ea8-8ac3-8a1d419763e0"]);
     assert_eq!(checkpoint.encode().unwrap(), content);
 }
+
+/// As upstream's own code writes it: devices near to none, one and two NUMA nodes, all that a plugin may answer, and nothing.
+#[test]
+fn a_checkpoint_with_pods_that_upstreams_code_wrote_is_read_and_written_byte_for_byte() {
+    let content = br#"{"Data":{"PodDeviceEntries":[{"PodUID":"0d7a2f9e-3c1b-4d52-9a77-5b8f7a1c2e11","ContainerName":"main","ResourceName":"vendor.com/gpu","DeviceIDs":{"-1":["dev1","dev2"],"0":["dev3"],"1":["dev3"]},"AllocResp":"CggKA0dQVRIBMBIKCgIvYRICL2IYARoZCggvZGV2L2dwdRIJL2Rldi9udWxsGgJydyIRCgx2ZW5kb3IuY29tL2ESAWIqEgoQdmVuZG9yLmNvbS9ncHU9MA=="},{"PodUID":"0d7a2f9e-3c1b-4d52-9a77-5b8f7a1c2e11","ContainerName":"second","ResourceName":"vendor.com/nic","DeviceIDs":{"-1":["n"]},"AllocResp":""}],"RegisteredDevices":{"vendor.com/gpu":["dev1","dev2","dev3"],"vendor.com/nic":[]}},"Checksum":2401470124}"#;
+    let checkpoint = Checkpoint::decode(content).unwrap();
+    let [main, second] = checkpoint.entries.as_slice() else { panic!("{checkpoint:?}") };
+    let devices = [
+        (-1, vec!["dev1".to_owned(), "dev2".to_owned()]),
+        (0, vec!["dev3".to_owned()]),
+        (1, vec!["dev3".to_owned()]),
+    ];
+    assert_eq!(main.devices, devices.into());
+    let text = str::to_owned;
+    let options = DeviceOptions {
+        env: vec![(text("GPU"), text("0"))],
+        mounts: vec![(text("/a"), text("/b"), true)],
+        devices: vec![(text("/dev/gpu"), text("/dev/null"), text("rw"))],
+        annotations: vec![(text("vendor.com/a"), text("b"))],
+        cdi: vec![text("vendor.com/gpu=0")],
+    };
+    assert_eq!((&main.options, &second.options), (&options, &DeviceOptions::default()));
+    assert_eq!(checkpoint.encode().unwrap(), content);
+}

@@ -20,7 +20,7 @@ fn devices(names: &[&str]) -> BTreeMap<String, Device> {
 fn offering(names: &[&str]) -> (State, u64) {
     let mut state = State::default();
     let generation = state.connect(GPU, PluginOptions::default());
-    assert!(state.list(GPU, generation, devices(names)));
+    assert!(state.list(GPU, generation, devices(names)).is_some());
     (state, generation)
 }
 
@@ -38,7 +38,9 @@ fn give(state: &mut State, pod: &PodUid, container: &str, count: usize) -> Resul
     let none = BTreeSet::new();
     let request = request(pod, container, count, &none);
     let devices = state.choice(request)?.map(|choice| choice.pick(&[])).unwrap_or_default();
-    state.allocate(request, &devices, DeviceOptions::default());
+    state.reserve(request, &devices);
+    assert!(state.allocate(request, &devices, DeviceOptions::default()));
+    state.release(GPU, &devices);
     Ok(devices)
 }
 
@@ -58,13 +60,20 @@ fn no_device_is_given_twice_until_its_pod_is_over() {
 #[test]
 fn what_a_plugin_is_being_asked_for_is_nobody_elses() {
     let (mut state, _) = offering(&["a", "b"]);
-    state.reserve(GPU, &ids(&["a"]));
     let (pod, none) = (uid("p"), BTreeSet::new());
+    let (other, asked) = (uid("q"), ids(&["a"]));
+    let of_other = request(&other, "x", 1, &none);
+    state.reserve(of_other, &asked);
     let choice = state.choice(request(&pod, "x", 1, &none)).unwrap().unwrap();
     assert_eq!(choice.available, ids(&["b"]));
     state.release(GPU, &ids(&["a"]));
     let choice = state.choice(request(&pod, "x", 1, &none)).unwrap().unwrap();
     assert_eq!(choice.available, ids(&["a", "b"]));
+    // The plugin answers when the pod has gone already.
+    state.reserve(of_other, &asked);
+    assert!(!state.forget(&other));
+    assert!(!state.allocate(of_other, &asked, DeviceOptions::default()));
+    assert_eq!(state.allocation(&other, "x", GPU), None);
 }
 
 /// #138446: what init containers had is used again.
@@ -135,9 +144,9 @@ fn the_node_tells_healthy_devices_and_0_of_a_resource_whose_plugin_stays_away() 
 fn only_the_newest_plugin_of_a_resource_speaks_for_it() {
     let (mut state, old) = offering(&["a"]);
     let new = state.connect(GPU, PluginOptions::default());
-    assert!(!state.list(GPU, old, devices(&["z"])));
+    assert!(state.list(GPU, old, devices(&["z"])).is_none());
     assert!(!state.disconnect(GPU, old, Duration::ZERO));
-    assert!(state.list(GPU, new, devices(&["a", "b"])));
+    assert!(state.list(GPU, new, devices(&["a", "b"])).is_some());
     assert_eq!(state.amounts()[GPU], Amount { capacity: 2, allocatable: 2 });
 }
 
@@ -157,4 +166,38 @@ fn a_restart_keeps_what_pods_have() {
     let generation = again.connect(GPU, PluginOptions::default());
     again.list(GPU, generation, devices(&["a", "b", "c"]));
     assert_eq!(give(&mut again, &uid("q"), "x", 1).unwrap(), ids(&["c"]));
+}
+
+#[test]
+fn a_list_says_whether_it_changes_anything_and_whether_it_concerns_a_pod() {
+    let (mut state, generation) = offering(&["a", "b"]);
+    give(&mut state, &uid("p"), "x", 1).unwrap();
+    let sick = |names: &[&str]| {
+        let mut list = devices(&["a", "b"]);
+        names.iter().for_each(|name| list.get_mut(*name).unwrap().healthy = false);
+        list
+    };
+    let mut told = |list| state.list(GPU, generation, list).map(|change| (change.any, change.given));
+    assert_eq!(told(sick(&[])), Some((false, false)));
+    assert_eq!(told(sick(&["b"])), Some((true, false)));
+    assert_eq!(told(sick(&["a"])), Some((true, true)));
+    assert_eq!(told(sick(&["a"])), Some((false, false)));
+    // One that is not told of any more is taken for healthy, as upstream.
+    assert_eq!(told(devices(&["b"])), Some((true, true)));
+    // A plugin that comes back with what it had: its devices can be given again.
+    assert!(state.disconnect(GPU, generation, Duration::ZERO));
+    let again = state.connect(GPU, PluginOptions::default());
+    let change = state.list(GPU, again, devices(&["b"])).unwrap();
+    assert!(change.any && !change.given);
+}
+
+#[test]
+fn a_plugin_that_is_away_is_missed_as_long_as_it_is_known() {
+    let (mut state, _) = offering(&["a"]);
+    let generation = state.connect(GPU, PluginOptions { pre_start: true, preferred: false });
+    assert!(!state.misses_pre_start(GPU));
+    assert!(state.disconnect(GPU, generation, Duration::ZERO));
+    assert!(state.misses_pre_start(GPU));
+    assert!(state.expire(STOP_GRACE + Duration::from_secs(1)));
+    assert!(!state.misses_pre_start(GPU));
 }

@@ -7,7 +7,7 @@ use gantry_model::pod::{Container, Pod, Role};
 use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::{amounts, seconds, text, time};
+use super::{amounts, devices, seconds, text, time};
 use crate::pod::status::{ContainerState, ContainerStatus, PodStatus};
 use crate::runtime::{Exit, User};
 
@@ -55,7 +55,11 @@ impl Of<'_> {
                 .filter(|list| !list.is_empty()),
             volume_mounts: spec.map(|spec| self.mounts(spec)).filter(|list| !list.is_empty()),
             user: status.user.as_ref().map(user),
-            allocated_resources_status: before.and_then(|old| old.allocated_resources_status.clone()),
+            allocated_resources_status: devices::resources_status(
+                // Of regular containers only, as upstream.
+                self.status.devices.get(&status.name).filter(|_| status.role == Role::Regular),
+                before.and_then(|old| old.allocated_resources_status.as_ref()),
+            ),
             stop_signal: None,
         }
     }

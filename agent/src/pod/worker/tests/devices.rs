@@ -2,8 +2,14 @@
 
 use gantry_metrics::Metrics;
 use gantry_model::pod::Requirements;
+use gantry_model::pod::env::{EnvValue, EnvVar};
 
 use super::*;
+use crate::devices::{DeviceHealth, DeviceOptions};
+use crate::pod::configure::{ContainerRequest, configure};
+use crate::pod::last::{Last, LastEnd};
+use crate::runtime::Image;
+use crate::volumes::PodFacts;
 
 const GPU: &str = "vendor.com/gpu";
 
@@ -73,4 +79,95 @@ async fn a_pod_of_before_a_reboot_is_refused_while_its_plugin_is_away() {
     let status = until(&handle, "refused", |s| s.phase == Phase::Failed).await;
     assert_eq!(status.api_reason, "UnexpectedAdmissionError");
     assert_eq!(world.runtime.count("create"), 1);
+}
+
+/// The health of what a container has is told while it runs, and how it was at last after it has ended.
+#[tokio::test(start_paused = true)]
+async fn the_health_of_a_pods_devices_is_told_as_it_changes() {
+    let mut world = World::new();
+    let pod = with_restart_policy(RestartPolicy::Never, asking());
+    world.devices = DeviceManager::of_test(&pod.uid, "web", GPU, DeviceOptions::default());
+    let handle = world.start(pod);
+    let healthy = |healthy: bool| {
+        let device = [("a".to_owned(), healthy)].into();
+        DeviceHealth::from([("web".to_owned(), [(GPU.to_owned(), device)].into())])
+    };
+    assert_eq!(*until_running(&handle).await.devices, healthy(true));
+    let begun = world.clock.mono();
+    world.devices.tell(GPU, false).await;
+    until(&handle, "unhealthy", |s| *s.devices == healthy(false)).await;
+    assert!(world.clock.mono() - begun < secs(1), "nobody waits for a look at the runtime");
+    world.runtime.end("web", 1);
+    let status = until(&handle, "over", PodStatus::is_over).await;
+    assert_eq!(*status.devices, healthy(false));
+    assert!(world.devices.health(&handle.pod.uid).is_empty(), "it has given them back");
+}
+
+/// A container that has started again before a kubelet's restart leaves an ended record beside the one that runs.
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_container_has_restarted_keeps_running_while_its_plugin_is_away() {
+    let root = tempfile::tempdir().unwrap();
+    let mut world = World::new();
+    let handle = world.start(asking());
+    until_running(&handle).await;
+    world.runtime.end("web", 1);
+    until(&handle, "restarted", |s| restarts_of(s) == 1 && s.containers.iter().all(|c| c.ready)).await;
+    world.kill_agent().await;
+    world.devices = without_its_plugin(&world, root.path());
+    let handle = world.start(asking());
+    let status = until_running(&handle).await;
+    assert_eq!((restarts_of(&status), world.runtime.count("create")), (1, 2));
+}
+
+/// A pod that had ended is not admitted again either.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_has_succeeded_stays_so_while_its_plugin_is_away() {
+    let root = tempfile::tempdir().unwrap();
+    let mut world = World::new();
+    let pod = with_restart_policy(RestartPolicy::Never, asking());
+    let handle = world.start(pod.clone());
+    until_running(&handle).await;
+    world.runtime.end("web", 0);
+    until(&handle, "succeeded", |s| s.is_over() && s.phase == Phase::Succeeded).await;
+    world.kill_agent().await;
+    world.devices = without_its_plugin(&world, root.path());
+    let end = LastEnd { phase: Phase::Succeeded, reason: String::new(), message: String::new() };
+    let last = Last { end: Some(end), ..Last::default() };
+    let handle = world.start(PodUpdate { last, ..pod.into() });
+    let status = until(&handle, "over", PodStatus::is_over).await;
+    assert_eq!((status.phase, status.api_reason.as_str()), (Phase::Succeeded, ""));
+}
+
+/// What a plugin wants a container to have is there for its command line, too; the container's own variables win.
+#[tokio::test(start_paused = true)]
+async fn a_command_may_name_the_variables_of_devices() {
+    let mut world = World::new();
+    let env = vec![("GPUS".to_owned(), "a".to_owned()), ("MODE".to_owned(), "shared".to_owned())];
+    let mounts = vec![("/opt/gpu".to_owned(), "/usr/lib/gpu".to_owned(), true)];
+    let mut pod = asking();
+    let container = pod.containers.first_mut().unwrap();
+    container.args = vec!["$(GPUS)-$(MODE)".to_owned()];
+    container.env = vec![EnvVar { name: "MODE".to_owned(), value: EnvValue::Literal("mine".to_owned()) }];
+    world.devices = DeviceManager::of_test(
+        &pod.uid,
+        "web",
+        GPU,
+        DeviceOptions { env, mounts, ..DeviceOptions::default() },
+    );
+    let (deps, image, facts) = (world.deps(), Image::default(), PodFacts::default());
+    let container = pod.containers.first().unwrap();
+    let request = ContainerRequest {
+        deps: &deps,
+        pod: &pod,
+        container,
+        attempt: 0,
+        image: &image,
+        facts: &facts,
+        images: &[],
+    };
+    let setup = configure(request).await.unwrap();
+    assert_eq!(setup.args, ["a-mine"]);
+    let value = |name: &str| setup.env.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_slice());
+    assert_eq!((value("GPUS"), value("MODE")), (Some(&b"a"[..]), Some(&b"mine"[..])));
+    assert_eq!(setup.mounts.first().map(|mount| mount.container_path.as_str()), Some("/opt/gpu"));
 }
