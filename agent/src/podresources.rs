@@ -231,28 +231,4 @@ impl old_server::PodResourcesLister for Lister {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ten_requests_at_once_and_a_hundred_a_second() {
-        let mut limit = Limit { tokens: f64::from(BURST), filled: Duration::ZERO };
-        let mut allowed = |now: Duration, tries: usize| (0..tries).filter(|_| limit.allows(now)).count();
-        assert_eq!(allowed(Duration::ZERO, 20), 10);
-        assert_eq!(allowed(Duration::from_millis(50), 20), 5);
-        assert_eq!(allowed(Duration::from_secs(60), 20), 10);
-    }
-
-    #[test]
-    fn a_device_is_told_once_for_each_numa_node_it_is_near_to() {
-        let of = [(
-            "vendor.com/gpu".to_owned(),
-            [("a".to_owned(), vec![0, 1]), ("b".to_owned(), Vec::new())].into(),
-        )];
-        let told = devices(of.into());
-        let nodes = |at: usize| told[at].topology.as_ref().map(|topology| topology.nodes[0].id);
-        assert_eq!(told.len(), 3);
-        assert_eq!((nodes(0), nodes(1), nodes(2)), (Some(0), Some(1), None));
-        assert_eq!(told[2].device_ids, ["b"]);
-    }
-}
+mod tests;
