@@ -89,7 +89,7 @@ const OURS: [&str; 76] = [
 
 /// Those whose feature a node has and this one has not: closed whatever a configuration says, so none may be
 /// opened and each that upstream lets one close may be closed.
-const ABSENT: [&str; 46] = [
+const ABSENT: [&str; 45] = [
     "CPUManagerPolicyAlphaOptions",
     "CPUManagerPolicyBetaOptions",
     "CPUManagerPolicyOptions",
@@ -119,7 +119,6 @@ const ABSENT: [&str; 46] = [
     "LoggingAlphaOptions",
     "MemoryQoS",
     "MutableCSINodeAllocatableCount",
-    "NodeLogQuery",
     "PodAndContainerStatsFromCRI",
     "PodCertificateRequest",
     "PodLevelResourceManagers",
