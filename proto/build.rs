@@ -3,9 +3,12 @@
 
 use std::error::Error;
 
+const MONITOR: &str = "proto/monitor.proto";
+
 fn main() -> Result<(), Box<dyn Error>> {
-    println!("cargo:rerun-if-changed=proto");
-    prost_build::Config::new().compile_fds(protox::compile(["proto/monitor.proto"], ["proto"])?)?;
+    // Not their folder: its time is a checkout's.
+    println!("cargo:rerun-if-changed={MONITOR}");
+    prost_build::Config::new().compile_fds(protox::compile([MONITOR], ["proto"])?)?;
     grpc()
 }
 
@@ -25,6 +28,7 @@ const FILES: [&str; 8] = [
 #[cfg(feature = "grpc")]
 fn grpc() -> Result<(), Box<dyn Error>> {
     for file in FILES {
+        println!("cargo:rerun-if-changed={file}");
         let descriptors = protox::compile([file], ["proto"])?;
         let mut config = prost_build::Config::new();
         config.enable_type_names();
