@@ -126,7 +126,8 @@ pub(crate) fn static_program(checkout: &Path, target: &Path, name: &str) -> Resu
 
 /// Leaves the static programs where cargo puts them, and returns the folder of gantry.
 fn compile(release: bool, more: &[&str], of_monitor: &[&str]) -> Result<PathBuf> {
-    let mut args = vec!["build", "--package", "gantry"];
+    // Of the whole workspace, as xtask is built: see `sh::SELECTION`.
+    let mut args = vec!["build", "--bin", "gantry"];
     args.extend(more);
     if release {
         args.push("--release");
