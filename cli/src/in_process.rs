@@ -53,6 +53,7 @@ impl InProcess {
         let (ends, _) = watch::channel(());
         let (mut of_socket, mut of_stream) = (ends.subscribe(), ends.subscribe());
         Self::serve(|incoming, ended| async move {
+            // Both servers wait for the sender to go.
             let told = async move {
                 ended.await;
                 drop(ends);

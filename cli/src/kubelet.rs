@@ -40,27 +40,29 @@ pub(crate) fn kubelet(arguments: &[String]) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let code = tokio.block_on(serve(arguments, None));
+    let code = tokio.block_on(serve(arguments, None, 0));
     tokio.shutdown_timeout(Duration::from_secs(1));
     code
 }
 
-/// A kubelet and its runtime.
+/// A kubelet and its runtime. `-vv` has both log each step, as `-v` 4 of a kubelet does; what `-v` says they log anyway.
 ///
 /// # Errors
 /// What is wrong with the runtime's flags.
-pub(crate) async fn node(args: NodeArgs) -> anyhow::Result<ExitCode> {
+pub(crate) async fn node(args: NodeArgs, verbose: u8) -> anyhow::Result<ExitCode> {
     let NodeArgs { socket, flags, kubelet } = args;
     let runtime = NodeRuntime { config: runtime::config(flags)?, socket };
-    Ok(serve(&kubelet, Some(runtime)).await)
+    let verbosity = if verbose > 1 { log::EACH_STEP } else { 0 };
+    Ok(serve(&kubelet, Some(runtime), verbosity).await)
 }
 
-/// Runs until it is told to end.
-async fn serve(arguments: &[String], runtime: Option<NodeRuntime>) -> ExitCode {
-    let loaded = match load(arguments) {
+/// Runs until it is told to end; logs as the configuration says, and at least at `verbosity`.
+async fn serve(arguments: &[String], runtime: Option<NodeRuntime>, verbosity: u32) -> ExitCode {
+    let mut loaded = match load(arguments) {
         Ok(loaded) => loaded,
         Err(code) => return code,
     };
+    loaded.config.logging.verbosity = loaded.config.logging.verbosity.max(verbosity);
     let logging = &loaded.config.logging;
     let format = if logging.format == "json" { log::Format::Json } else { log::Format::Text };
     let verbosity = log::init(format, logging.verbosity);

@@ -107,7 +107,7 @@ fn serve(command: Command, verbose: u8) -> anyhow::Result<ExitCode> {
         .context("start the threads that everything runs on")?;
     let done = tokio.block_on(async move {
         match command {
-            Command::Node(args) => kubelet::node(*args).await,
+            Command::Node(args) => kubelet::node(*args, verbose).await,
             Command::Runtime(args) => runtime::serve(args).await.map(|()| ExitCode::SUCCESS),
             Command::Run(args) => run::run(args, verbose > 0).await,
             Command::Agent(args) => agent::agent(args).await,

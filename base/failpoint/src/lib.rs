@@ -1,7 +1,7 @@
 //! Failpoints: named places at durable steps and in long-lived tasks, where a test can end this program,
 //! hold it, or have the step fail. Owns what such a place does. A program that is built without the feature
-//! `failpoints`, as every shipped one is, has nothing of it. Called
-//! by durable steps and long-lived tasks of runtime, images and monitor.
+//! `failpoints`, as every shipped one is, has nothing of it. Called by durable steps
+//! and long-lived tasks of runtime, images and monitor.
 //!
 //! A test names a folder by `GANTRY_FAILPOINTS`. A file in it with the name of a place says what the place
 //! does once: `crash`, `panic`, `stall` or `fail`. Before it acts the place renames the file to `NAME.reached`; a

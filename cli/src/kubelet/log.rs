@@ -15,6 +15,9 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
+/// The lowest verbosity that shows more than what changes.
+pub(super) const EACH_STEP: u32 = 4;
+
 /// `logging.format`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
@@ -43,7 +46,7 @@ pub(super) fn init(format: Format, verbosity: u32) -> Verbosity {
 fn level(verbosity: u32) -> &'static str {
     match verbosity {
         0..=3 => "info",
-        4..=5 => "debug,h2=info,hyper=info,hyper_util=info,tower=info,rustls=info,kube_client=info",
+        EACH_STEP..=5 => "debug,h2=info,hyper=info,hyper_util=info,tower=info,rustls=info,kube_client=info",
         _ => "trace,h2=info,hyper=info,hyper_util=info,tower=info,rustls=info",
     }
 }

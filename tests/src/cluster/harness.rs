@@ -4,8 +4,8 @@
 /// Options of libtest that take the next word.
 const WITH_VALUE: [&str; 1] = ["--skip"];
 
-/// The filter: the first word that is neither an option nor an option's value: a part of a spec's name. `words` are the command
-/// line's, without the program.
+/// The filter, a part of a spec's name: the first word that is neither an option nor an option's value. `words` are those of
+/// the command line, without the program.
 #[must_use]
 pub fn filter(words: impl IntoIterator<Item = String>) -> Option<String> {
     let mut words = words.into_iter();
