@@ -126,8 +126,7 @@ pub(crate) fn static_program(checkout: &Path, target: &Path, name: &str) -> Resu
 
 /// Leaves the static programs where cargo puts them, and returns the folder of gantry.
 fn compile(release: bool, more: &[&str], of_monitor: &[&str]) -> Result<PathBuf> {
-    // Of the whole workspace, as xtask is built: see `sh::SELECTION`.
-    let mut args = vec!["build", "--bin", "gantry"];
+    let mut args = vec!["build", "--package", "gantry"];
     args.extend(more);
     if release {
         args.push("--release");

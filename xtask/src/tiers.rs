@@ -207,7 +207,7 @@ impl Tier {
                 return Ok(reboots.clone().unwrap_or_default());
             }
             match self {
-                Tier::Static => summary::count(tidy().arg(name)),
+                Tier::Static => summary::count(&mut sh::cargo(&["test", "--package", "xtask", name])),
                 _ => self.run(Some(name)),
             }
         }))
@@ -436,18 +436,11 @@ fn static_checks() -> Counts {
     counts += Counts::check("go vet", go_vet());
     counts += Counts::check("gofmt", gofmt());
     // The tidy rules are tests of this crate.
-    match summary::count(&mut tidy()) {
+    match summary::count(&mut sh::cargo(&["test", "--package", "xtask"])) {
         Ok(more) => counts += more,
         Err(error) => counts += Counts::check("tidy", Err(error)),
     }
     counts
-}
-
-/// The tests of this crate.
-fn tidy() -> Command {
-    let mut command = sh::cargo(&["test", "--workspace", "--features", "gantry-agent/containerd"]);
-    command.args(["--bin", "xtask", "--test", "tidy"]);
-    command
 }
 
 /// Of every Go module in `tests/go`; all of them are looked at, whatever the first one says.

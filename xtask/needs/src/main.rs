@@ -9,7 +9,7 @@ mod install;
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use gantry_needs::{exists, missing, path, uses};
@@ -94,19 +94,14 @@ fn start(asked: &Asked, words: &[OsString]) -> Result<ExitCode, String> {
     Err(format!("start cargo: {}", xtask(words).exec()))
 }
 
-/// The real program: cargo builds and runs it. On a terminal cargo shows how far it is. By the workspace's own manifest:
-/// of xtask's, cargo would unify other features, and all that the programs are made of would be built twice.
+/// The real program: cargo builds and runs it. On a terminal cargo shows how far it is.
 fn xtask(words: &[OsString]) -> Command {
     let mut command = Command::new(cargo());
     command.arg("run").env("PATH", path());
-    let own = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
-    if let Some(root) = own.as_deref().and_then(Path::parent).and_then(Path::parent) {
-        command.arg("--manifest-path").arg(root.join("Cargo.toml"));
-    }
     if !std::io::stderr().is_terminal() {
         command.arg("--quiet");
     }
-    command.args(["--bin", "xtask", "--"]).args(words);
+    command.args(["--package", "xtask", "--"]).args(words);
     command
 }
 
