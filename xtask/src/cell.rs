@@ -38,6 +38,7 @@ struct Hierarchy {
 pub(crate) struct Cell {
     hierarchies: Vec<Hierarchy>,
     temporary: tempfile::TempDir,
+    hidden: Vec<String>,
 }
 
 impl Cell {
@@ -49,7 +50,7 @@ impl Cell {
         std::fs::set_permissions(temporary.path(), std::os::unix::fs::PermissionsExt::from_mode(0o711))?;
         let name = temporary.path().file_name().context("a folder without a name")?.to_owned();
         let own = std::fs::read_to_string("/proc/self/cgroup").context("read /proc/self/cgroup")?;
-        let mut cell = Cell { hierarchies: Vec::new(), temporary };
+        let mut cell = Cell { hierarchies: Vec::new(), temporary, hidden: Vec::new() };
         for mount in leakcheck::mounts()?.into_iter().filter(|mount| mount.kind.starts_with("cgroup")) {
             if cell.hierarchies.iter().any(|known| known.point == mount.point) {
                 continue;
@@ -69,6 +70,11 @@ impl Cell {
             bail!("no cgroup hierarchy is mounted: mount one at /sys/fs/cgroup");
         }
         Ok(cell)
+    }
+
+    /// Folders of this host that are empty in here, in memory: cells beside this one would see each other's files.
+    pub(crate) fn hide(&mut self, folders: &[&str]) {
+        self.hidden.extend(folders.iter().map(|folder| (*folder).to_owned()));
     }
 
     /// A command in here; killed with its parent.
@@ -94,6 +100,9 @@ impl Cell {
     /// cgroup with processes can have no controlled children.
     fn inside(&self) -> String {
         let mut script = String::from("set -e\n");
+        for folder in &self.hidden {
+            script.push_str(&format!("mount -t tmpfs none {folder}\n"));
+        }
         for Hierarchy { point, controllers, .. } in &self.hierarchies {
             let point = point.display();
             let kind = if controllers.is_empty() { "cgroup2" } else { "cgroup" };

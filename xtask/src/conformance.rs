@@ -24,6 +24,7 @@ use self::suites::{Choice, Suite};
 use crate::cell::Cell;
 use crate::cluster::{self, KubeletName, RuntimeName};
 use crate::sh;
+use crate::summary::Counts;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Name {
@@ -63,8 +64,15 @@ pub(crate) struct Wanted {
     out: Option<PathBuf>,
 }
 
+/// The lists of both suites.
+pub(crate) fn lists() -> Counts {
+    let mut counts = Counts::check("conformance node", list(Name::Node));
+    counts += Counts::check("conformance e2e", list(Name::E2e));
+    counts
+}
+
 /// The list of a suite on our kubelet with containerd.
-pub(crate) fn list(suite: Name) -> Result<()> {
+fn list(suite: Name) -> Result<()> {
     run(&Wanted {
         suite,
         all: false,

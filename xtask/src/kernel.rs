@@ -6,9 +6,11 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use gantry_tests::cluster::isolation;
 use gantry_tests::place;
 
 use crate::cell::Cell;
+use crate::side_by_side::{self, Job};
 use crate::summary::{self, Counts};
 use crate::{leakcheck, sh};
 
@@ -16,6 +18,10 @@ pub(crate) const KERNEL: [&str; 2] = ["kernel", "netlink"];
 pub(crate) const CRI: [&str; 2] = ["cri", "cni"];
 /// The binary whose modules two VMs share.
 pub(crate) const MODULES_IN: &str = "kernel";
+/// Those that run side by side on a host. A cluster serves all of its binary's specs, and failpoints come in an order.
+const SIDE_BY_SIDE: [&str; 5] = ["kernel", "netlink", "cri", "cni", "standalone"];
+/// Of those, who has no modules to be divided by.
+const WHOLE: &str = "netlink";
 pub(crate) const PEER: [&str; 1] = ["peer"];
 pub(crate) const STANDALONE: [&str; 1] = ["standalone"];
 pub(crate) const CLUSTER: [&str; 1] = ["cluster"];
@@ -31,6 +37,12 @@ pub(crate) const REBOOT: [&str; 1] = ["reboot"];
 pub(crate) struct TestBinary {
     pub(crate) name: String,
     pub(crate) path: PathBuf,
+}
+
+impl TestBinary {
+    fn is_side_by_side(&self) -> bool {
+        SIDE_BY_SIDE.contains(&self.name.as_str())
+    }
 }
 
 /// Builds test binaries that need root, without running them, of the same packages and features as the unit tests.
@@ -64,15 +76,14 @@ pub(crate) fn binaries(targets: &[&str]) -> Result<Vec<TestBinary>> {
 /// In the name of a test that needs what only the small VM has: a criu that its kernel knows.
 const ONLY_IN_THE_VM: &str = "only_in_the_vm";
 
-/// The words after a test binary's name. One test at a time: a leak check sees all processes.
-pub(crate) fn libtest_args(filter: Option<&str>) -> Vec<String> {
-    let mut args = vec!["--test-threads=1".to_owned()];
-    args.extend(filter.map(str::to_owned));
-    args
+/// The words after a test binary's name: it runs what any of the filters fits. One test at a time: a leak check sees all
+/// processes.
+fn libtest_args(filters: &[String]) -> Vec<String> {
+    [&["--test-threads=1".to_owned()], filters].concat()
 }
 
 /// A test binary's command line. The netlink tests want a namespace that is not pid 1's, a cluster its own `/var/lib`.
-pub(crate) fn words(name: &str, path: &Path, filter: Option<&str>) -> Vec<OsString> {
+pub(crate) fn words(name: &str, path: &Path, filters: &[String]) -> Vec<OsString> {
     let mut words: Vec<OsString> = Vec::new();
     if name == "netlink" {
         let own_network =
@@ -83,26 +94,45 @@ pub(crate) fn words(name: &str, path: &Path, filter: Option<&str>) -> Vec<OsStri
         words.extend(gantry_tests::cluster::isolation::INIT.map(OsString::from));
     }
     words.push(path.into());
-    words.extend(libtest_args(filter).into_iter().map(OsString::from));
+    words.extend(libtest_args(filters).into_iter().map(OsString::from));
     words
 }
 
-/// Runs a tier on this host.
+/// Runs a tier on this host: the tests that `filter` fits, or all, in as many places as they can be divided into.
 pub(crate) fn on_host(targets: &[&str], programs: &Path, filter: Option<&str>) -> Result<Counts> {
     sh::require_root("this tier")?;
-    let mut counts = Counts::default();
+    let mut jobs: Vec<Job> = Vec::new();
     for binary in binaries(targets)? {
-        println!("--- {} on this host", binary.name);
-        let cell = Cell::new()?;
-        let mut command = leakcheck::checked(&cell)?;
-        command.args(words(&binary.name, &binary.path, filter)).env(place::BIN_DIR, programs);
-        command.args(["--skip", ONLY_IN_THE_VM]);
-        let ran = summary::count(&mut command);
-        let closed = cell.close();
-        counts += ran?;
-        if let Err(error) = closed {
-            counts += Counts::check(&format!("what {} left on this host", binary.name), Err(error));
+        let groups = match filter {
+            Some(filter) => vec![vec![filter.to_owned()]],
+            None if binary.is_side_by_side() && binary.name != WHOLE => {
+                side_by_side::groups(&binary.path, programs, 0)?
+            }
+            None => vec![Vec::new()],
+        };
+        for filters in groups {
+            let binary = binary.clone();
+            jobs.push(Box::new(move || in_a_cell(&binary, programs, &filters)));
         }
+    }
+    side_by_side::run(jobs)
+}
+
+/// Runs a test binary in a place of its own.
+fn in_a_cell(binary: &TestBinary, programs: &Path, filters: &[String]) -> Result<Counts> {
+    println!("--- {} on this host {}", binary.name, filters.join(" "));
+    let mut cell = Cell::new()?;
+    if binary.is_side_by_side() {
+        cell.hide(&isolation::HIDDEN);
+    }
+    let mut command = leakcheck::checked(&cell)?;
+    command.args(words(&binary.name, &binary.path, filters)).env(place::BIN_DIR, programs);
+    command.args(["--skip", ONLY_IN_THE_VM]);
+    let ran = summary::count(&mut command);
+    let closed = cell.close();
+    let mut counts = ran?;
+    if let Err(error) = closed {
+        counts += Counts::check(&format!("what {} left on this host", binary.name), Err(error));
     }
     Ok(counts)
 }

@@ -26,7 +26,7 @@ use self::engine::Docker;
 use crate::sh;
 
 pub(crate) use self::bed::Bed;
-pub(crate) use self::checks::tests;
+pub(crate) use self::checks::{all_gantry, mixed};
 pub(crate) use self::engine::keep;
 pub(crate) use self::image::{
     network_manifest, of as node_image, of_upstream as upstream_image, programs_of,

@@ -24,6 +24,7 @@ mod leakcheck;
 mod monitor_compat;
 mod pace;
 mod sh;
+mod side_by_side;
 mod summary;
 mod tiers;
 mod vagrant;

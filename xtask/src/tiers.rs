@@ -37,6 +37,8 @@ pub(crate) enum Tier {
     Demo,
     /// Ten specs of `cluster`, one of each kind
     Smoke,
+    /// A kind cluster of upstream's control plane and a worker of Gantry's
+    Kind,
     /// kubectl's everyday work on a real control plane, with containerd; only with --full or by name
     Cluster,
     /// Minutes in which a cluster's kubelet or API server goes and comes back under its pods; only with --full or by name
@@ -49,8 +51,8 @@ pub(crate) enum Tier {
     Vagrant,
     /// Twenty power cuts of such a machine amid pulls, a network that is gone, a wrong clock; only with --full or by name
     PowerCuts,
-    /// Kind clusters of two nodes, one all Gantry's, one with upstream's control plane; only with --full or by name
-    Kind,
+    /// A kind cluster of two nodes, both Gantry's; only with --full or by name
+    KindAll,
     /// Upstream's own specs, the lists of `tests/suites.toml`; only with --full or by name
     Conformance,
     /// Pulls over a way that is cut, stalls, lies and refuses; only with --full or by name
@@ -77,7 +79,7 @@ pub(crate) enum Tier {
     SmokeDist,
 }
 
-const ALL: [Tier; 9] = [
+const ALL: [Tier; 10] = [
     Tier::Static,
     Tier::Unit,
     Tier::Kernel,
@@ -87,6 +89,7 @@ const ALL: [Tier; 9] = [
     Tier::Standalone,
     Tier::Demo,
     Tier::Smoke,
+    Tier::Kind,
 ];
 
 impl Tier {
@@ -95,13 +98,14 @@ impl Tier {
         match self {
             Tier::Static => 150,
             Tier::Unit => 240,
-            Tier::Kernel => 400,
-            Tier::Failpoints => 170,
-            Tier::Vm => 800,
-            Tier::Cri => 100,
-            Tier::Standalone => 90,
+            Tier::Kernel => 220,
+            Tier::Failpoints => 140,
+            Tier::Vm => 790,
+            Tier::Cri => 110,
+            Tier::Standalone => 80,
             Tier::Demo => 30,
-            Tier::Smoke => 110,
+            Tier::Smoke => 90,
+            Tier::Kind => 240,
             Tier::Faults => 300,
             Tier::MonitorCompat => 120,
             Tier::Churn => 420,
@@ -111,7 +115,7 @@ impl Tier {
             Tier::JoinVm => 1500,
             Tier::Vagrant => 2400,
             Tier::PowerCuts => 5400,
-            Tier::Kind => 480,
+            Tier::KindAll => 240,
             Tier::Conformance => 600,
             Tier::Peer => 600,
             Tier::VmCri => 600,
@@ -171,13 +175,9 @@ impl Tier {
             Tier::JoinVm => join_vm::tests(),
             Tier::Vagrant => vagrant::tests(filter),
             Tier::PowerCuts => join_vm::power_cuts::tests(),
-            Tier::Kind => crate::kind::tests(),
-            Tier::Conformance => {
-                let mut counts =
-                    Counts::check("conformance node", conformance::list(conformance::Name::Node));
-                counts += Counts::check("conformance e2e", conformance::list(conformance::Name::E2e));
-                Ok(counts)
-            }
+            Tier::Kind => crate::kind::mixed(),
+            Tier::KindAll => crate::kind::all_gantry(),
+            Tier::Conformance => Ok(conformance::lists()),
             Tier::Peer => {
                 gantry_tests::peers::Programs::build()?;
                 kernel::on_host(&kernel::PEER, &build::build(false)?, filter)
@@ -303,7 +303,7 @@ const LONG: [Tier; 19] = [
     Tier::JoinVm,
     Tier::Vagrant,
     Tier::PowerCuts,
-    Tier::Kind,
+    Tier::KindAll,
     Tier::Fuzz,
     Tier::Churn,
     Tier::VmCri,

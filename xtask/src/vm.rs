@@ -7,13 +7,11 @@ mod disk;
 mod kernel_package;
 mod systemd;
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail};
 use gantry_tests::peers::Programs;
 use gantry_tests::{criu, debian, place};
 
@@ -23,6 +21,7 @@ use crate::build::{BESIDE, IN_GO};
 use crate::cpio::Cpio;
 use crate::kernel;
 use crate::sh;
+use crate::side_by_side::{self, Job};
 use crate::summary::{self, Counts};
 
 const MODULES: [&str; 23] = [
@@ -155,7 +154,7 @@ pub(crate) fn tests(programs: &Path, filter: Option<&str>, machine: Machine) -> 
     add_criu(&mut cpio)?;
     match filter {
         Some(filter) => checked_boot(cpio, &script(&binaries, &[filter.to_owned()]), machine, None, End::Off),
-        None => side_by_side(by_modules(programs, &cpio, &binaries, machine)?),
+        None => side_by_side::run(by_modules(programs, &cpio, &binaries, machine)?),
     }
 }
 
@@ -172,11 +171,8 @@ pub(crate) fn tests_and_reboots(programs: &Path) -> Result<Counts> {
     });
     // What takes three boots is begun first.
     let first = Box::new(|| reboots(programs)) as Job;
-    side_by_side(std::iter::once(first).chain(tests).collect())
+    side_by_side::run(std::iter::once(first).chain(tests).collect())
 }
-
-/// Work of one machine.
-type Job<'a> = Box<dyn FnOnce() -> Result<Counts> + Send + 'a>;
 
 /// A boot for each group of modules.
 fn by_modules<'a>(
@@ -186,34 +182,16 @@ fn by_modules<'a>(
     machine: Machine,
 ) -> Result<Vec<Job<'a>>> {
     let mut with: Vec<String> = binaries.to_vec();
-    let jobs = groups(programs)?.into_iter().map(|modules| {
+    let split = kernel::binaries(&[kernel::MODULES_IN])?;
+    let split = split.first().context("no kernel tests")?;
+    // The netlink tests go with the first.
+    let jobs = side_by_side::groups(&split.path, programs, 12)?.into_iter().map(|modules| {
         let (cpio, script) = (cpio.clone(), script(&with, &modules));
         // The tests that have no modules run once.
         with.retain(|name| name == kernel::MODULES_IN);
         Box::new(move || checked_boot(cpio, &script, machine, None, End::Off)) as Job
     });
     Ok(jobs.collect())
-}
-
-/// Tests run one after the other, so one machine keeps one core busy: two of them take one job after the other.
-fn side_by_side(jobs: Vec<Job<'_>>) -> Result<Counts> {
-    let queue = Mutex::new(jobs.into_iter());
-    let work = || -> Result<Counts> {
-        let mut counts = Counts::default();
-        loop {
-            let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-            match next {
-                Some(job) => counts += job()?,
-                None => return Ok(counts),
-            }
-        }
-    };
-    std::thread::scope(|scope| {
-        let other = scope.spawn(work);
-        let mut counts = work()?;
-        counts += other.join().map_err(|_| anyhow!("the thread of the second VM died"))??;
-        Ok(counts)
-    })
 }
 
 /// The CRI tier, but for the plugins' half of it: that is about networks alone, and builds with Go.
@@ -256,41 +234,11 @@ fn script(binaries: &[String], filters: &[String]) -> String {
     for name in binaries {
         let inside = format!("/gantry/{name}");
         let whole = name != kernel::MODULES_IN && filters.len() > 1;
-        let mut words = kernel::words(name, Path::new(&inside), None);
-        words.extend(filters.iter().filter(|_| !whole).map(OsString::from));
+        let words = kernel::words(name, Path::new(&inside), if whole { &[] } else { filters });
         let line = shell_words(&words);
         script.push_str(&format!("/gantry/xtask leakcheck-inside -- {line} || failed=1\n"));
     }
     script + "exit $failed\n"
-}
-
-/// The modules of the kernel tests in groups of about as many tests: more groups than machines, since the same number
-/// takes one of them twice as long as another.
-fn groups(programs: &Path) -> Result<[Vec<String>; 4]> {
-    let binary = kernel::binaries(&kernel::KERNEL)?
-        .into_iter()
-        .find(|binary| binary.name == kernel::MODULES_IN)
-        .context("no kernel tests")?;
-    let mut list = Command::new(&binary.path);
-    let list = list.args(["--list", "--format", "terse"]).env(place::BIN_DIR, programs).output()?;
-    ensure!(list.status.success(), "{} --list: {}", binary.path.display(), list.status);
-    let mut sizes: BTreeMap<String, usize> = BTreeMap::new();
-    for line in String::from_utf8_lossy(&list.stdout).lines() {
-        if let Some((module, _)) = line.split_once("::") {
-            *sizes.entry(format!("{module}::")).or_default() += 1;
-        }
-    }
-    let mut order: Vec<(String, usize)> = sizes.into_iter().collect();
-    order.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
-    // The netlink tests go with the first.
-    let mut groups = [const { Vec::new() }; 4];
-    let mut loads = [12, 0, 0, 0];
-    for (module, size) in order {
-        let lightest = (0..loads.len()).min_by_key(|group| loads[*group]).unwrap_or_default();
-        groups[lightest].push(module);
-        loads[lightest] += size;
-    }
-    Ok(groups)
 }
 
 /// Pods, a power cut, a look at what is left; then the same with a clean reboot.

@@ -186,10 +186,10 @@ impl FakeApiServer {
     /// Waits until `test` holds of the server.
     ///
     /// # Panics
-    /// When it does not within a minute of tokio's time.
+    /// When it does not within three minutes of tokio's time: a watch that was down for long may wait one before it asks.
     #[expect(clippy::panic, reason = "for tests: what never happens is a failure")]
     pub async fn until<T>(&self, what: &str, mut test: impl FnMut(&Self) -> Option<T>) -> T {
-        let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
+        let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(180);
         loop {
             if let Some(found) = test(self) {
                 return found;

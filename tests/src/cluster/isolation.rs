@@ -11,10 +11,13 @@ use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use crate::leakcheck::mounts;
 use crate::place;
 
+/// Folders that are empty, so that what programs leave there by themselves is no other's.
+pub const HIDDEN: [&str; 3] = ["/run", "/var/lib", "/var/log"];
+
 /// Words before a program that wants a cluster: it runs in such a namespace.
 pub const INIT: [&str; 7] = ["unshare", "--mount", "--propagation", "private", "sh", "-c", SCRIPT];
 
-/// Shared within the namespace: a pod's mount with `mountPropagation` is to be seen by the kubelet.
+/// Empties [`HIDDEN`]. Shared within the namespace: a pod's mount with `mountPropagation` is to be seen by the kubelet.
 const SCRIPT: &str = r#"for folder in /run /var/lib /var/log; do mount -t tmpfs none $folder || exit 125; done
 mount --make-rshared / && GANTRY_CLUSTER_PLACE=yes exec "$0" "$@""#;
 
@@ -60,7 +63,7 @@ impl NodeIsolation {
                 "/run and /var/lib may be the host's: a cluster is made by `cargo xtask cluster up`, or in the tier cluster"
             );
         }
-        for hidden in ["/run", "/var/lib", "/var/log"] {
+        for hidden in HIDDEN {
             if folder.starts_with(hidden) {
                 bail!(
                     "{} is below {hidden}, which is empty for a cluster: choose another --dir",

@@ -1,9 +1,10 @@
-//! The tier `kind`: two clusters, each on a docker of its own: one of two nodes of Gantry's, and one whose control plane is
-//! upstream's. In each a Deployment on both nodes, its Service by name, exec, logs, `kind load`, a restart of the worker,
+//! The tiers `kind` and `kind-all`, each a cluster of two nodes on a docker of its own: one has upstream's control plane and a
+//! worker of Gantry's, the other has only nodes of Gantry's. In each a Deployment on both nodes, its Service by name, exec, logs, `kind load`, a restart of the worker,
 //! and the end without a trace. Owns the steps and their names; they follow one another. Called by the tiers.
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
@@ -27,17 +28,24 @@ const STEPS: [Step; 5] = [
     ("a Deployment that is deleted leaves no container", delete),
 ];
 
-/// All of it: a step whose predecessor has failed is not tried.
-pub(crate) fn tests() -> Result<Counts> {
+/// A worker of Gantry's, under upstream's control plane. A step whose predecessor has failed is not tried.
+pub(crate) fn mixed() -> Result<Counts> {
+    let own = prepare()?;
+    let nodes = [image::of_upstream(&own)?, image::of(&own)?];
+    cluster("mixed", &nodes.each_ref(), ["containerd", "gantry"])
+}
+
+/// The same steps where both nodes are Gantry's.
+pub(crate) fn all_gantry() -> Result<Counts> {
+    let gantry = image::of(&prepare()?)?;
+    cluster("kind", &[&gantry, &gantry], ["gantry", "gantry"])
+}
+
+/// The programs that node images are made of.
+fn prepare() -> Result<PathBuf> {
     sh::require_root("a kind cluster")?;
     web::fetch()?;
-    let own = image::programs_of(false)?;
-    let (gantry, upstream) = (image::of(&own)?, image::of_upstream(&own)?);
-    let mut counts = cluster("kind", &[&gantry, &gantry], ["gantry", "gantry"])?;
-    if counts.failed == 0 {
-        counts += cluster("mixed", &[&upstream, &gantry], ["containerd", "gantry"])?;
-    }
-    Ok(counts)
+    image::programs_of(false)
 }
 
 /// A cluster of these images, and the runtimes that its nodes must have.
