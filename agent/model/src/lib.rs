@@ -24,6 +24,7 @@ pub mod pod;
 pub mod quantity;
 pub mod random;
 pub mod requests;
+pub mod resize;
 pub mod signal;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
