@@ -56,6 +56,17 @@ pub trait Runtime: Send + Sync + fmt::Debug {
     fn stop_container<'a>(&'a self, id: &'a str, grace: Duration) -> Effect<'a, ()>;
     /// Forgets the container, ending it first if it runs.
     fn remove_container<'a>(&'a self, id: &'a str) -> Effect<'a, ()>;
+    /// Holds a container to what `container` says from now on; its processes run on. What it says nothing of
+    /// stays as it is.
+    fn update_container_resources<'a>(
+        &'a self,
+        id: &'a str,
+        pod: &'a Pod,
+        container: &'a Container,
+    ) -> Effect<'a, ()>;
+    /// Tells the sandbox what the pod may use as a whole. A runtime without this call succeeds: the pod's
+    /// cgroup is the agent's.
+    fn update_sandbox_resources<'a>(&'a self, id: &'a str, pod: &'a Pod) -> Effect<'a, ()>;
     /// Runs a command in a running container; its failure is a code, not an error. Past `timeout`
     /// the command is ended and the error is of kind TimedOut.
     fn exec_sync<'a>(
@@ -449,6 +460,18 @@ pub enum Error {
         #[source]
         source: Failure,
     },
+    #[error("update the resources of container {id}")]
+    UpdateContainer {
+        id: String,
+        #[source]
+        source: Failure,
+    },
+    #[error("update the resources of sandbox {id}")]
+    UpdateSandbox {
+        id: String,
+        #[source]
+        source: Failure,
+    },
     #[error("run a command in container {id}")]
     ExecSync {
         id: String,
@@ -508,6 +531,8 @@ impl Error {
             | Self::RemoveSandbox { source, .. }
             | Self::CreateContainer { source, .. }
             | Self::StartContainer { source, .. }
+            | Self::UpdateContainer { source, .. }
+            | Self::UpdateSandbox { source, .. }
             | Self::ExecSync { source, .. }
             | Self::StopContainer { source, .. }
             | Self::RemoveContainer { source, .. }

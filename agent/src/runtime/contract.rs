@@ -5,10 +5,10 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use gantry_model::pod::{Container, Pod};
+use gantry_model::pod::{Container, Pod, Resources};
 use tokio::time::Instant;
 
-use super::{Error, InstanceState, NewContainer, NewSandbox, Observed, PullImage, Runtime, Setup};
+use super::{Error, Instance, InstanceState, NewContainer, NewSandbox, Observed, PullImage, Runtime, Setup};
 
 /// A program that takes longer than this to start or end is stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -88,6 +88,9 @@ impl Subject<'_> {
         must("stopping a container that is not there", self.runtime.stop_container("none", POLL).await)?;
         must("removing a container that is not there", self.runtime.remove_container("none").await)?;
         must_not("starting a container that is not there", &self.runtime.start_container("none").await)?;
+        let Material { pod, .. } = self.material;
+        let update = self.runtime.update_container_resources("none", pod, self.container("serve")?).await;
+        must_not("updating a container that is not there", &update)?;
         let observed = self.observe().await?;
         that("an unknown pod has nothing", observed == Observed::default(), &observed)
     }
@@ -131,10 +134,26 @@ impl Subject<'_> {
         let state = self.state(&id).await?;
         that("a started container runs", matches!(state, InstanceState::Running { .. }), &state)?;
         must_not("starting it twice", &self.runtime.start_container(&id).await)?;
+        self.resize(sandbox, &id).await?;
         must("stopping a container", self.runtime.stop_container(&id, PATIENCE).await)?;
         let state = self.state(&id).await?;
         that("a stopped container has ended", matches!(state, InstanceState::Exited(_)), &state)?;
         must("stopping it again", self.runtime.stop_container(&id, PATIENCE).await)
+    }
+
+    /// What it is held to changes, and it runs on.
+    async fn resize(&self, sandbox: &str, id: &str) -> Result<(), Violation> {
+        let pod = &self.material.pod;
+        let resources = Resources { cpu_request: Some(200), ..Resources::default() };
+        let container = Container { resources, ..self.container("serve")?.clone() };
+        must("updating a sandbox", self.runtime.update_sandbox_resources(sandbox, pod).await)?;
+        let update = self.runtime.update_container_resources(id, pod, &container).await;
+        must("updating a container", update)?;
+        let observed = self.observe().await?;
+        let of = observed.containers.iter().find(|c| c.id == id);
+        let runs = of.is_some_and(Instance::may_run);
+        let held = of.and_then(|c| c.actual).and_then(|actual| actual.cpu_request);
+        that("an updated container runs, held to the new amounts", runs && held == Some(200), &observed)
     }
 
     /// Ends by itself; a second attempt is another container.

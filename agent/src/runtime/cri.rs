@@ -22,7 +22,7 @@ use gantry_base::error::root_cause;
 use gantry_metrics::Metrics;
 use gantry_model::cgroup::limits::Rules;
 use gantry_model::failure::{Failure, FailureKind};
-use gantry_model::pod::{Pod, PodUid};
+use gantry_model::pod::{Container, Pod, PodUid};
 use gantry_proto::cri::image_service_client::ImageServiceClient;
 use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
 use gantry_proto::cri::{self as wire};
@@ -390,6 +390,36 @@ impl Runtime for CriRuntime {
             let answer =
                 self.runtime().remove_container(timed(ask, self.node.request_timeout)).await.map(drop);
             gone_is_fine(answer).map_err(|source| Error::RemoveContainer { id: id.to_owned(), source })
+        })
+    }
+
+    fn update_container_resources<'a>(
+        &'a self,
+        id: &'a str,
+        pod: &'a Pod,
+        container: &'a Container,
+    ) -> Effect<'a, ()> {
+        Box::pin(async move {
+            let ask = resources::container_update(id, pod, container, &self.node);
+            let answer =
+                self.runtime().update_container_resources(timed(ask, self.node.request_timeout)).await;
+            let wrap =
+                |status: Status| Error::UpdateContainer { id: id.to_owned(), source: failure(&status) };
+            answer.map(drop).map_err(wrap)
+        })
+    }
+
+    fn update_sandbox_resources<'a>(&'a self, id: &'a str, pod: &'a Pod) -> Effect<'a, ()> {
+        Box::pin(async move {
+            let ask = resources::sandbox_update(id, pod, &self.node.rules);
+            let answer =
+                self.runtime().update_pod_sandbox_resources(timed(ask, self.node.request_timeout)).await;
+            match answer {
+                Err(status) if status.code() != Code::Unimplemented => {
+                    Err(Error::UpdateSandbox { id: id.to_owned(), source: failure(&status) })
+                }
+                _ => Ok(()),
+            }
         })
     }
 

@@ -30,6 +30,8 @@ pub enum Call {
     Start,
     Stop,
     Remove,
+    UpdateContainer,
+    UpdateSandbox,
     Exec,
     Changes,
 }

@@ -1,5 +1,5 @@
 //! Requests and limits as cgroup values and OOM scores. Pure: owns the kubelet's
-//! arithmetic; never reads a cgroup. Called by [`super::container_config`].
+//! arithmetic; never reads a cgroup. Called by [`super::container_config`] and [`super::CriRuntime`].
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,9 @@ use gantry_model::pod::qos::{Qos, peak, qos};
 use gantry_model::pod::{Container, Origin, Pod, Resources, Role};
 use gantry_model::quantity::{parse_milli, parse_units};
 use gantry_model::requests::requests;
-use gantry_proto::cri::{HugepageLimit, LinuxContainerResources};
+use gantry_proto::cri::{
+    HugepageLimit, LinuxContainerResources, UpdateContainerResourcesRequest, UpdatePodSandboxResourcesRequest,
+};
 
 use super::NodeConfig;
 use crate::admission;
@@ -55,6 +57,29 @@ pub(super) fn linux(pod: &Pod, container: &Container, node: &NodeConfig) -> Linu
         hugepage_limits: huge_pages(container, &node.page_sizes),
         unified,
         ..LinuxContainerResources::default()
+    }
+}
+
+/// A container's resources for the container that runs.
+pub(super) fn container_update(
+    id: &str,
+    pod: &Pod,
+    container: &Container,
+    node: &NodeConfig,
+) -> UpdateContainerResourcesRequest {
+    UpdateContainerResourcesRequest {
+        container_id: id.to_owned(),
+        linux: Some(linux(pod, container, node)),
+        ..UpdateContainerResourcesRequest::default()
+    }
+}
+
+/// The pod's, for the sandbox that is there.
+pub(super) fn sandbox_update(id: &str, pod: &Pod, rules: &Rules) -> UpdatePodSandboxResourcesRequest {
+    UpdatePodSandboxResourcesRequest {
+        pod_sandbox_id: id.to_owned(),
+        overhead: overhead(pod, rules),
+        resources: of_sandbox(pod, rules),
     }
 }
 
@@ -195,6 +220,29 @@ mod tests {
         let whole = Pod { origin: Origin::Api, containers: vec![own.clone()], ..pod() };
         let free = of_sandbox(&whole, &Rules { quota: false, ..Rules::default() }).unwrap();
         assert_eq!((free.cpu_period, free.cpu_quota), (0, 0));
+    }
+
+    #[test]
+    fn an_update_says_what_a_new_container_would_be_told() {
+        let resources = Resources {
+            cpu_request: Some(200),
+            cpu_limit: Some(500),
+            memory_limit: Some(64 << 20),
+            ..Resources::default()
+        };
+        let own = Container { resources, ..container("a") };
+        let whole = Pod { origin: Origin::Api, containers: vec![own.clone()], ..pod() };
+        let node = NodeConfig { swap: true, ..node() };
+        let asked = container_update("c1", &whole, &own, &node);
+        let told = asked.linux.unwrap();
+        assert_eq!(asked.container_id, "c1");
+        assert_eq!((told.cpu_shares, told.cpu_quota, told.cpu_period), (204, 50_000, 100_000));
+        // On v1 both limits go together: one that is above the other is refused by the kernel (#102884).
+        assert_eq!((told.memory_limit_in_bytes, told.memory_swap_limit_in_bytes), (64 << 20, 64 << 20));
+        let asked = sandbox_update("s1", &whole, &node.rules);
+        let told = asked.resources.unwrap();
+        assert_eq!((asked.pod_sandbox_id.as_str(), asked.overhead.unwrap().cpu_shares), ("s1", 0));
+        assert_eq!((told.cpu_shares, told.cpu_quota, told.memory_limit_in_bytes), (204, 50_000, 64 << 20));
     }
 
     #[test]

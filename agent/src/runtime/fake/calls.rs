@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use gantry_model::failure::{Failure, FailureKind};
-use gantry_model::pod::PodUid;
+use gantry_model::pod::{Container, Pod, PodUid};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::state::{FakeContainer, FakeSandbox, State, failed, not_found};
 use super::{Call, Exec, FakeRuntime, Script};
 use crate::runtime::{
-    Changes, Effect, Error, ExecOutput, Image, Instance, InstanceState, KnownPod, NewContainer, NewSandbox,
-    Observed, PullImage, Runtime, Sandbox, Subject,
+    Actual, Changes, Effect, Error, ExecOutput, Image, Instance, InstanceState, KnownPod, NewContainer,
+    NewSandbox, Observed, PullImage, Runtime, Sandbox, Subject,
 };
 use crate::runtime_ext::pulls::progress::Progress;
 use crate::timeline::Span;
@@ -237,6 +237,43 @@ impl Runtime for FakeRuntime {
             Ok(())
         };
         self.effect(Call::Remove, act, |source| Error::RemoveContainer { id: id.to_owned(), source })
+    }
+
+    fn update_container_resources<'a>(
+        &'a self,
+        id: &'a str,
+        _pod: &'a Pod,
+        container: &'a Container,
+    ) -> Effect<'a, ()> {
+        let (wanted, told) = (id.to_owned(), container.resources);
+        let act = move |state: &mut State| {
+            let view = &mut state.container(&wanted)?.view;
+            if view.exit().is_some() {
+                return Err(failed(format!("container {wanted} has ended")));
+            }
+            let held = view.actual.unwrap_or_default();
+            view.actual = Some(Actual {
+                cpu_request: told.cpu_request.or(held.cpu_request),
+                cpu_limit: told.cpu_limit.or(held.cpu_limit),
+                memory_limit: told.memory_limit.or(held.memory_limit),
+            });
+            state.log.push(format!("update {wanted}"));
+            Ok(())
+        };
+        let wrap = |source| Error::UpdateContainer { id: id.to_owned(), source };
+        self.effect(Call::UpdateContainer, act, wrap)
+    }
+
+    fn update_sandbox_resources<'a>(&'a self, id: &'a str, _pod: &'a Pod) -> Effect<'a, ()> {
+        let wanted = id.to_owned();
+        let act = move |state: &mut State| {
+            if !state.sandboxes.iter().any(|s| s.view.id == wanted) {
+                return Err(not_found("sandbox", &wanted));
+            }
+            state.log.push(format!("update-sandbox {wanted}"));
+            Ok(())
+        };
+        self.effect(Call::UpdateSandbox, act, |source| Error::UpdateSandbox { id: id.to_owned(), source })
     }
 
     fn exec_sync<'a>(
