@@ -1,14 +1,15 @@
 //! Whether this node takes a pod in that was bound to it, in the kubelet's order and words. Pure: owns
-//! the rules; never ends a pod or reads the node. Called by [`crate::pod_workers`] for each new pod, and
+//! the rules; never ends a pod or reads the node. Called by [`crate::pod_workers`] for each new pod and each resize, and
 //! its types by [`crate::manifest::api`].
 //!
 //! pressure ([`pressure`]) → sysctls ([`sysctls`]) → operating system → supplemental groups → resources ([`fit`]) → affinity,
 //! taints ([`labels`]) → name → ports → AppArmor. What an API object asks for that this node does not
-//! do at all is refused before, by [`crate::manifest::api`].
+//! do at all is refused before, by [`crate::manifest::api`]. A resize is asked the same, and what [`resize`] says.
 
 mod fit;
 mod labels;
 mod pressure;
+mod resize;
 mod sysctls;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ pub(crate) use fit::Shortage;
 pub(crate) use fit::{is_extended, is_extended_resource};
 pub(crate) use labels::any_fits;
 pub(crate) use pressure::under;
+pub(crate) use resize::{Infeasible, ResizeRules, feasible};
 pub(crate) use sysctls::Allowed;
 pub(crate) use sysctls::SAFE_SYSCTLS;
 
@@ -62,6 +64,8 @@ pub struct Node {
     pub app_armor: bool,
     /// What pods may set.
     pub sysctls: Allowed,
+    /// What stands in the way of resizes.
+    pub resizes: ResizeRules,
 }
 
 /// As in the Node's spec.

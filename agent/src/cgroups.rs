@@ -12,6 +12,7 @@ use std::fmt;
 
 use futures_util::future::BoxFuture;
 use gantry_model::cgroup::Together;
+use gantry_model::cgroup::limits::{Limits, Rules};
 use gantry_model::pod::{Pod, PodUid};
 
 /// Cgroups of pods. All calls are idempotent.
@@ -19,6 +20,12 @@ pub trait Cgroups: Send + Sync + fmt::Debug {
     /// Makes the pod's cgroup with its limits; returns what CRI calls cgroup_parent, empty when
     /// there is no tree (cgroupsPerQOS off).
     fn set_up<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<String, Error>>;
+    /// By what pods are held.
+    fn rules(&self) -> Rules;
+    /// The pod's cgroup, which is there, gets these limits; those that are none stay.
+    fn update<'a>(&'a self, pod: &'a Pod, limits: &'a Limits) -> BoxFuture<'a, Result<(), Error>>;
+    /// Bytes that the pod has in use; none where nobody counts.
+    fn memory_in_use<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<Option<u64>, Error>>;
     /// From now on all pods together get no more than this.
     fn hold<'a>(&'a self, all: &'a Together) -> BoxFuture<'a, Result<(), Error>>;
     /// Kills what is left in it and removes it; succeeds when it is not there.

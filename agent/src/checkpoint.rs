@@ -1,28 +1,32 @@
 //! What an agent must still know after it was killed, and can ask nobody: whether running containers
 //! had started and were ready (trap 6: no flip over a restart of the agent), which pods are its own
-//! (trap 1: it takes back nothing else), and what they were admitted with. Owns the trait, the files
+//! (trap 1: it takes back nothing else), what they were allocated, and what they are held to. Owns the trait, the files
 //! and the fake; never decides what is worth remembering (the planner does). Called by the pod workers
 //! and for orphans.
 //!
 //! One small JSON file per pod with probes, replaced atomically. It only speaks of container IDs,
 //! so a stale one harms nobody, and it need not survive a reboot: no fsync. A claim is a file of one
 //! word in the agent's root folder, as long-lived as the pod's volumes: made before anything else of
-//! the pod, removed after everything else. What a pod was admitted with lies beside it, and goes
-//! with it.
+//! the pod, removed after everything else. What pods were allocated is in files of upstream's
+//! ([`pod_resources`]).
 
 #![expect(clippy::disallowed_methods, reason = "written beside, then renamed over the old one")]
 
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
+mod pod_resources;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use gantry_model::admitted::Admitted;
-use gantry_model::pod::{Origin, PodUid};
+use gantry_model::allocation::Allocation;
+use gantry_model::pod::{Origin, PodUid, Requirements};
+use pod_resources::PodResourcesFile;
+pub use pod_resources::RestoreError;
 use serde::{Deserialize, Serialize};
 use tokio::fs;
 
@@ -49,10 +53,23 @@ pub trait Checkpoints: Send + Sync + fmt::Debug {
     fn save<'a>(&'a self, uid: &'a PodUid, marks: &'a Marks) -> BoxFuture<'a, Result<(), Error>>;
     /// From now on the pod is this agent's.
     fn claim<'a>(&'a self, uid: &'a PodUid, origin: &'a Origin) -> BoxFuture<'a, Result<(), Error>>;
-    /// The pod has these resources for as long as it is this agent's.
-    fn admit<'a>(&'a self, uid: &'a PodUid, with: &'a Admitted) -> BoxFuture<'a, Result<(), Error>>;
-    /// Of every pod of which that is known. What cannot be understood is left out, and told.
-    fn load_admitted(&self) -> BoxFuture<'_, Result<BTreeMap<PodUid, Admitted>, Error>>;
+    /// The pod has these resources until it is allocated others.
+    fn allocate<'a>(&'a self, uid: &'a PodUid, with: &'a Allocation) -> BoxFuture<'a, Result<(), Error>>;
+    /// Of every pod of which that is known.
+    fn allocated(&self) -> BoxFuture<'_, BTreeMap<PodUid, Allocation>>;
+    /// From now on the pod, and those of its containers that are named, are held to this.
+    fn actuate<'a>(&'a self, uid: &'a PodUid, to: &'a Allocation) -> BoxFuture<'a, Result<(), Error>>;
+    /// From now on the container is.
+    fn actuate_container<'a>(
+        &'a self,
+        uid: &'a PodUid,
+        container: &'a str,
+        to: &'a Requirements,
+    ) -> BoxFuture<'a, Result<(), Error>>;
+    /// What the pod is held to; none when nobody knows.
+    fn actuated<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Option<Allocation>>;
+    /// Of other pods nothing is left that an agent before this one has known.
+    fn retain<'a>(&'a self, known: &'a [PodUid]) -> BoxFuture<'a, ()>;
     /// Nothing of it is left; succeeds when it was nobody's.
     fn disown<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>>;
     /// Every pod of this agent, those of earlier runs too.
@@ -87,7 +104,8 @@ pub enum Error {
 pub struct CheckpointDir {
     root: PathBuf,
     claims: PathBuf,
-    admitted: PathBuf,
+    allocated: Arc<PodResourcesFile>,
+    actuated: Arc<PodResourcesFile>,
 }
 
 /// As on disk.
@@ -98,23 +116,18 @@ struct File {
     containers: Marks,
 }
 
-/// The same.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct AdmittedFile {
-    version: u32,
-    admitted: Admitted,
-}
-
 const VERSION: u32 = 1;
 
 impl CheckpointDir {
-    /// Checkpoints below `root`, claims below `claims` and admitted resources beside that; all are made
-    /// when they are needed.
-    #[must_use]
-    pub fn new(root: PathBuf, claims: PathBuf) -> Self {
-        let admitted = claims.with_file_name("admitted");
-        Self { root, claims, admitted }
+    /// Checkpoints below `root`, claims below `claims` and upstream's files in `state`; all are made when they
+    /// are needed.
+    ///
+    /// # Errors
+    /// When one of upstream's is there and says nothing: the agent must not start.
+    pub fn open(root: PathBuf, claims: PathBuf, state: &Path) -> Result<Self, RestoreError> {
+        let file = |name| PodResourcesFile::open(state.join(name)).map(Arc::new);
+        let (allocated, actuated) = (file("allocated_pods_state")?, file("actuated_pods_state")?);
+        Ok(Self { root, claims, allocated, actuated })
     }
 
     fn path(&self, uid: &PodUid) -> PathBuf {
@@ -137,32 +150,9 @@ impl CheckpointDir {
         replace(&self.claims, uid, uid.as_str(), word.as_bytes()).await
     }
 
-    async fn write_admitted(&self, uid: &PodUid, with: &Admitted) -> std::io::Result<()> {
-        fs::create_dir_all(&self.admitted).await?;
-        let file = serde_json::to_vec(&AdmittedFile { version: VERSION, admitted: with.clone() })?;
-        replace(&self.admitted, uid, uid.as_str(), &file).await
-    }
-
-    async fn read_admitted(&self) -> std::io::Result<BTreeMap<PodUid, Admitted>> {
-        let mut found = BTreeMap::new();
-        let mut entries = match fs::read_dir(&self.admitted).await {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(found),
-            entries => entries?,
-        };
-        while let Some(entry) = entries.next_entry().await? {
-            let name = entry.file_name();
-            let Some(uid) = name.to_str().and_then(PodUid::parse) else { continue };
-            match serde_json::from_slice::<AdmittedFile>(&fs::read(entry.path()).await?) {
-                Ok(file) if file.version == VERSION => drop(found.insert(uid, file.admitted)),
-                Ok(file) => tracing::warn!(%uid, file.version, "admitted resources of another version"),
-                Err(error) => tracing::warn!(%uid, %error, "what the pod was admitted with is not known"),
-            }
-        }
-        Ok(found)
-    }
-
     async fn forget(&self, uid: &PodUid) -> std::io::Result<()> {
-        ignore_not_found(fs::remove_file(self.admitted.join(uid.as_str())).await)?;
+        self.allocated.forget(uid).await;
+        self.actuated.forget(uid).await;
         ignore_not_found(fs::remove_file(self.claims.join(uid.as_str())).await)
     }
 
@@ -207,6 +197,11 @@ fn ignore_not_found(removed: std::io::Result<()>) -> std::io::Result<()> {
     }
 }
 
+fn merge(own: &mut Allocation, to: &Allocation) {
+    own.pod.clone_from(&to.pod);
+    own.containers.extend(to.containers.clone());
+}
+
 impl Checkpoints for CheckpointDir {
     fn load<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<Marks, Error>> {
         Box::pin(async move {
@@ -242,17 +237,45 @@ impl Checkpoints for CheckpointDir {
         })
     }
 
-    fn admit<'a>(&'a self, uid: &'a PodUid, with: &'a Admitted) -> BoxFuture<'a, Result<(), Error>> {
+    fn allocate<'a>(&'a self, uid: &'a PodUid, with: &'a Allocation) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            let path = self.admitted.join(uid.as_str());
-            self.write_admitted(uid, with).await.map_err(|source| Error::Write { path, source })
+            let written = self.allocated.change(uid, |own| own.clone_from(with)).await;
+            written.map_err(|source| Error::Write { path: self.allocated.path().to_owned(), source })
         })
     }
 
-    fn load_admitted(&self) -> BoxFuture<'_, Result<BTreeMap<PodUid, Admitted>, Error>> {
+    fn allocated(&self) -> BoxFuture<'_, BTreeMap<PodUid, Allocation>> {
+        Box::pin(self.allocated.all())
+    }
+
+    fn actuate<'a>(&'a self, uid: &'a PodUid, to: &'a Allocation) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            let read = self.read_admitted().await;
-            read.map_err(|source| Error::Read { path: self.admitted.clone(), source })
+            let written = self.actuated.change(uid, |own| merge(own, to)).await;
+            written.map_err(|source| Error::Write { path: self.actuated.path().to_owned(), source })
+        })
+    }
+
+    fn actuate_container<'a>(
+        &'a self,
+        uid: &'a PodUid,
+        container: &'a str,
+        to: &'a Requirements,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let change = |own: &mut Allocation| drop(own.containers.insert(container.to_owned(), to.clone()));
+            let written = self.actuated.change(uid, change).await;
+            written.map_err(|source| Error::Write { path: self.actuated.path().to_owned(), source })
+        })
+    }
+
+    fn actuated<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Option<Allocation>> {
+        Box::pin(self.actuated.get(uid))
+    }
+
+    fn retain<'a>(&'a self, known: &'a [PodUid]) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            self.allocated.retain(known).await;
+            self.actuated.retain(known).await;
         })
     }
 
@@ -295,12 +318,22 @@ mod tests {
         checkpoints.claim(&other, &Origin::Run).await.unwrap();
         let claims = Claims::from([(uid.clone(), Origin::Static), (other.clone(), Origin::Run)]);
         assert_eq!(checkpoints.claims().await.unwrap(), claims);
-        let with = Admitted::of(&crate::pod::tests::pod());
-        checkpoints.admit(&uid, &Admitted::default()).await.unwrap();
-        checkpoints.admit(&uid, &with).await.unwrap();
-        assert_eq!(checkpoints.load_admitted().await.unwrap(), BTreeMap::from([(uid.clone(), with)]));
+        let with = Allocation::of(&crate::pod::tests::pod());
+        checkpoints.allocate(&uid, &Allocation::default()).await.unwrap();
+        checkpoints.allocate(&uid, &with).await.unwrap();
+        assert_eq!(checkpoints.allocated().await, BTreeMap::from([(uid.clone(), with.clone())]));
+        assert_eq!(checkpoints.actuated(&uid).await, None);
+        checkpoints.actuate_container(&uid, "other", &Requirements::default()).await.unwrap();
+        checkpoints.actuate(&uid, &with).await.unwrap();
+        let held = checkpoints.actuated(&uid).await.unwrap();
+        assert_eq!(held.containers.keys().collect::<Vec<_>>(), ["other", "web"]);
+        checkpoints.retain(std::slice::from_ref(&uid)).await;
+        assert_eq!(checkpoints.allocated().await.len(), 1);
         checkpoints.disown(&uid).await.unwrap();
-        assert_eq!(checkpoints.load_admitted().await.unwrap(), BTreeMap::new());
+        assert_eq!(
+            (checkpoints.allocated().await, checkpoints.actuated(&uid).await),
+            (BTreeMap::new(), None)
+        );
         checkpoints.disown(&other).await.unwrap();
         assert_eq!(checkpoints.claims().await.unwrap(), Claims::new());
     }
@@ -309,27 +342,17 @@ mod tests {
     async fn files_and_fake_keep_the_contract() {
         let folder = tempfile::tempdir().unwrap();
         let (new, claims) = (folder.path().join("new"), folder.path().join("claims"));
-        contract(&CheckpointDir::new(new.clone(), claims.clone())).await;
+        contract(&CheckpointDir::open(new.clone(), claims.clone(), folder.path()).unwrap()).await;
         assert_eq!((new.exists(), std::fs::read_dir(claims).unwrap().count()), (false, 0));
         contract(&fake::Memory::default()).await;
     }
 
     #[tokio::test]
-    async fn what_a_pod_was_admitted_with_is_left_out_when_its_file_is_broken() {
-        let folder = tempfile::tempdir().unwrap();
-        let checkpoints = CheckpointDir::new(folder.path().join("new"), folder.path().join("pods"));
-        let other = PodUid::parse("uid-2").unwrap();
-        checkpoints.admit(&other, &Admitted::default()).await.unwrap();
-        // As a power cut leaves it.
-        std::fs::write(folder.path().join("admitted/uid-1"), b"").unwrap();
-        let known = checkpoints.load_admitted().await.unwrap();
-        assert_eq!(known, BTreeMap::from([(other, Admitted::default())]));
-    }
-
-    #[tokio::test]
     async fn a_broken_file_is_told_and_can_be_replaced() {
         let folder = tempfile::tempdir().unwrap();
-        let checkpoints = CheckpointDir::new(folder.path().to_owned(), folder.path().join("claims"));
+        let checkpoints =
+            CheckpointDir::open(folder.path().to_owned(), folder.path().join("claims"), folder.path())
+                .unwrap();
         let uid = PodUid::parse("uid-1").unwrap();
         std::fs::write(folder.path().join("uid-1.json"), b"{\"version\":1").unwrap();
         assert!(chain(&checkpoints.load(&uid).await.unwrap_err()).contains("uid-1.json"));

@@ -7,6 +7,7 @@ mod devices;
 mod endings;
 pub(crate) mod look;
 mod pulls;
+mod resizes;
 
 /// What is wrong and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -173,7 +173,7 @@ pub(crate) async fn run(
             () = changed(&mut sources.seen) => {}
             () = changed(&mut sources.found) => {}
             Ok(()) = sources.node.changed(), if !node_known => {}
-            () = agent.wait_for_exit() => {}
+            () = agent.wait_for_change() => {}
             () = sweeps.wait_finished() => {}
             () = tokio::time::sleep(AGAIN) => {}
         }

@@ -4,6 +4,7 @@
 pub mod events;
 mod fit;
 pub mod oom_survivor;
+mod resizes;
 pub(crate) mod watcher;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gantry_base::error::chain;
-use gantry_model::admitted::Admitted;
-use gantry_model::pod::{Origin, Pod, PodUid};
+use gantry_model::allocation::Allocation;
+use gantry_model::pod::{Origin, PendingResize, Pod, PodUid};
 use gantry_model::signal::Pressures;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -30,6 +31,7 @@ use crate::pod::worker::{PodHandle, Worker};
 use crate::pod::{Life, PodFailure};
 use crate::static_pods::rules::is_made_again;
 pub use fit::follow;
+use resizes::Resizes;
 use watcher::Pods;
 
 /// Of pods that nobody has described.
@@ -68,7 +70,9 @@ pub struct PodWorkers {
     /// See [`PodUpdate::is_foreign`].
     foreign: BTreeMap<PodUid, Arc<Pod>>,
     /// By an agent before this one; each counts when its pod is taken up.
-    admitted: BTreeMap<PodUid, Admitted>,
+    allocated: BTreeMap<PodUid, Allocation>,
+    /// Those that wait.
+    resizes: Resizes,
     deps: Deps,
 }
 
@@ -83,9 +87,11 @@ impl PodWorkers {
             workers.spawn(oom_survivor::follow(ooms, pods_out.clone(), deps.runtime.clone()));
         }
         workers.spawn(watcher::watch(deps.runtime.clone(), pods_out, told_in, deps.metrics.clone()));
-        let (node, foreign, admitted) = (None, BTreeMap::new(), BTreeMap::new());
+        let (node, foreign, allocated) = (None, BTreeMap::new(), BTreeMap::new());
         let pressures = watch::channel(Pressures::new()).1;
-        let mut agent = Self { pods: pods_in, told, workers, node, pressures, foreign, admitted, deps };
+        let resizes = Resizes::default();
+        let mut agent =
+            Self { pods: pods_in, told, workers, node, pressures, foreign, allocated, resizes, deps };
         agent.apply(pods);
         agent
     }
@@ -107,29 +113,33 @@ impl PodWorkers {
         self.pressures = pressures;
     }
 
-    /// Learns what pods of the API were admitted with by an agent before this one. Before they are
-    /// taken up.
+    /// Learns what pods were allocated by an agent before this one. Before they are taken up.
     pub async fn recall(&mut self) {
-        match self.deps.checkpoints.load_admitted().await {
-            Ok(admitted) => self.admitted = admitted,
-            Err(error) => {
-                let error = chain(&error);
-                tracing::error!(error, "a resize that came while no agent ran cannot be told from the pod");
-            }
-        }
+        self.allocated = self.deps.checkpoints.allocated().await;
     }
 
     /// The same as [`PodWorkers::apply`] for pods of an API server. Pods that are known are described anew;
     /// what was deleted is ended, and asking again only shortens.
-    pub fn take(&mut self, mut wanted: Vec<PodUpdate>, heard: SourcesReady) {
+    pub fn take(&mut self, wanted: Vec<PodUpdate>, heard: SourcesReady) {
+        let named: BTreeSet<PodUid> = wanted.iter().map(|wanted| wanted.pod.uid.clone()).collect();
+        let mut handles = self.take_up(wanted, heard, &named);
+        self.resize(&mut handles, heard, &named);
+        self.pods.send_replace(handles.into());
+    }
+
+    fn take_up(
+        &mut self,
+        mut wanted: Vec<PodUpdate>,
+        heard: SourcesReady,
+        named: &BTreeSet<PodUid>,
+    ) -> Vec<PodHandle> {
         // Reaps what has ended meanwhile.
         while self.workers.try_join_next().is_some() {}
         let old = self.pods();
         let mut handles: Vec<PodHandle> = old.iter().filter(|handle| !handle.is_done()).cloned().collect();
-        let named: BTreeSet<&PodUid> = wanted.iter().map(|wanted| &wanted.pod.uid).collect();
         // Before any worker begins: what a pod is made of is nobody's leftover.
         let known = handles.iter().map(|handle| &handle.pod.uid).chain(self.foreign.keys());
-        self.deps.sweeps.here(known.chain(named.iter().copied()).cloned().collect());
+        self.deps.sweeps.here(known.chain(named).cloned().collect());
         for handle in handles.iter().filter(|handle| heard.from(&handle.pod)) {
             if !named.contains(&handle.pod.uid) {
                 handle.kill(None, "no longer wanted");
@@ -155,7 +165,7 @@ impl PodWorkers {
             }
             // One that was told to go and comes back, the very same, is a pod of its own.
             match handles.iter_mut().find(|handle| handle.pod.uid == *uid && !handle.is_leaving()) {
-                Some(handle) => apply_update(handle, wanted),
+                Some(handle) => self.apply_update(handle, wanted),
                 None if wanted.is_foreign() => self.leave_alone(&wanted),
                 None => {
                     self.foreign.remove(uid);
@@ -168,7 +178,7 @@ impl PodWorkers {
                 }
             }
         }
-        self.pods.send_replace(handles.into());
+        handles
     }
 
     fn leave_alone(&mut self, wanted: &PodUpdate) {
@@ -192,16 +202,106 @@ impl PodWorkers {
         handle
     }
 
-    /// Waits until a worker has come to its end: then [`PodWorkers::take`] forgets its pod. Cancel-safe.
-    pub async fn wait_for_exit(&mut self) {
-        // The ear at the runtime never ends, so there always is one.
-        self.workers.join_next().await;
+    /// Waits until a worker has come to its end, whose pod [`PodWorkers::take`] forgets then, or until it is to try
+    /// resizes that wait. Cancel-safe.
+    pub async fn wait_for_change(&mut self) {
+        let pods = self.pods();
+        tokio::select! {
+            // The ear at the runtime never ends, so there always is one.
+            _ = self.workers.join_next() => {}
+            () = self.resizes.wait(&pods) => {}
+        }
+    }
+
+    /// A pod that is known is described anew, or was deleted. A description that asks for what this node does not do is
+    /// passed over: the pod goes on as it was. It keeps the resources that it was allocated until it is allocated others.
+    fn apply_update(&mut self, handle: &mut PodHandle, wanted: PodUpdate) {
+        match &wanted.refused {
+            None => {
+                let allocated = Allocation::of(&handle.pod);
+                let metrics = &self.deps.metrics;
+                *handle = handle.update(self.resizes.describe(&allocated, &handle.pod, wanted.pod, metrics));
+            }
+            Some(why) => handle.pass_over(wanted.pod.generation, why),
+        }
+        if let Some(grace) = wanted.ending {
+            handle.kill(Some(grace), "deleted");
+        }
+        // Somebody has said that it is over, such as the pod garbage collector.
+        if let Some(LastEnd { reason, message, .. }) = wanted.last.end
+            && handle.is_at_work()
+        {
+            handle.evict(PodFailure { reason, message, disrupted: None }, None);
+        }
+    }
+
+    /// Tries the resizes that wait, when there may be room for them.
+    fn resize(&mut self, handles: &mut [PodHandle], heard: SourcesReady, named: &BTreeSet<PodUid>) {
+        if let Some(trigger) = self.resizes.due(handles, |uid| named.contains(uid)) {
+            if heard == SourcesReady::ALL {
+                for uid in self.resizes.order(handles) {
+                    self.try_resize(&uid, handles, trigger);
+                }
+                self.resizes.tried();
+            } else {
+                self.resizes.put_off();
+            }
+        }
+        self.resizes.count(&self.deps.metrics);
+    }
+
+    fn try_resize(&mut self, uid: &PodUid, handles: &mut [PodHandle], trigger: &str) {
+        let own = |handle: &PodHandle| handle.pod.uid == *uid && !handle.is_leaving() && !handle.is_ending();
+        let Some(at) = handles.iter().position(own) else { return };
+        let Some(wanted) = self.resizes.wish(uid).map(|wish| wish.pod.clone()) else { return };
+        let verdict = self.judge_resize(&wanted, at, handles);
+        let Some(handle) = handles.get_mut(at) else { return };
+        match verdict {
+            Ok(()) => {
+                let Some((pod, waited)) = self.resizes.allocate(&handle.pod) else { return };
+                if waited {
+                    self.deps.metrics.pod_deferred_accepted_resizes.inc([trigger]);
+                }
+                handle.tell(resize::started(&pod));
+                *handle = handle.update(pod);
+            }
+            Err(why) => {
+                let (kept, news) = self.resizes.refuse(handle.pod.clone(), why.clone());
+                if news {
+                    handle.tell(resize::pending(&wanted, &why));
+                }
+                *handle = handle.update(kept);
+            }
+        }
+    }
+
+    /// Whether the pod at `at` may have what it wants.
+    fn judge_resize(&self, wanted: &Pod, at: usize, handles: &[PodHandle]) -> Result<(), PendingResize> {
+        let generation = wanted.generation;
+        let rules = self.node.as_ref().and_then(|node| node.borrow().as_ref().map(|node| node.resizes));
+        let allocated = handles.get(at).map_or(wanted, |handle| &*handle.pod);
+        admission::feasible(wanted, allocated, rules.unwrap_or_default()).map_err(|why| {
+            let admission::Infeasible { message, detail } = why;
+            self.deps.metrics.pod_infeasible_resizes.inc([detail]);
+            PendingResize { infeasible: true, message, generation }
+        })?;
+        let others: Vec<&PodHandle> = handles.iter().filter(|other| other.pod.uid != wanted.uid).collect();
+        let fits = self.fit(wanted, &others);
+        fits.map(drop).map_err(|Rejection { message, .. }| PendingResize {
+            infeasible: false,
+            message,
+            generation,
+        })
     }
 
     /// Takes up a pod that is not known yet.
     fn begin(&mut self, mut wanted: PodUpdate, others: &[PodHandle]) -> PodHandle {
-        if let Some(admitted) = self.admitted.remove(&wanted.pod.uid) {
-            wanted.pod = admitted.keep(wanted.pod);
+        if let Some(allocated) = self.allocated.remove(&wanted.pod.uid) {
+            let lives = wanted.refused.is_none() && wanted.last.end.is_none() && wanted.ending.is_none();
+            wanted.pod = match lives {
+                true => self.resizes.recall(&allocated, wanted.pod),
+                false => allocated.apply(wanted.pod),
+            };
         }
         let mut displaced = Vec::new();
         match self.admit(&wanted, others) {
@@ -242,26 +342,33 @@ impl PodWorkers {
         if known || wanted.ending.is_some() || wanted.refused.is_some() {
             return Ok(Vec::new());
         }
-        admission::under(&wanted.pod, &self.pressures.borrow())?;
-        if wanted.pod.security.strict_groups && !self.deps.node.strict_groups {
+        // What a static pod replaces is not counted.
+        let replaces = |other: &PodHandle| {
+            wanted.pod.origin != Origin::Api
+                && (&other.pod.namespace, &other.pod.name) == (&wanted.pod.namespace, &wanted.pod.name)
+        };
+        let others: Vec<&PodHandle> = others.iter().filter(|other| !replaces(other)).collect();
+        self.fit(&wanted.pod, &others)
+    }
+
+    /// Makes room for it if it matters more than others: those that must go first.
+    fn fit(&self, pod: &Pod, others: &[&PodHandle]) -> Result<Vec<PodUid>, Rejection> {
+        admission::under(pod, &self.pressures.borrow())?;
+        if pod.security.strict_groups && !self.deps.node.strict_groups {
             // With or without a cluster: nobody else would hold it to them.
             return Err(admission::no_strict_groups());
         }
         let Some(node) = self.node.as_ref().and_then(|node| node.borrow().clone()) else {
             // Without a cluster, too: a profile that nobody enforces would protect nobody.
-            admission::app_armor(&wanted.pod, self.deps.node.app_armor)?;
+            admission::app_armor(pod, self.deps.node.app_armor)?;
             return Ok(Vec::new());
         };
-        // What was told to go is not counted, though it still ends, nor what a static pod replaces.
-        let replaces = |other: &PodHandle| {
-            wanted.pod.origin != Origin::Api
-                && (&other.pod.namespace, &other.pod.name) == (&wanted.pod.namespace, &wanted.pod.name)
-        };
-        let counts = |other: &&PodHandle| other.is_active() && !other.is_leaving() && !replaces(other);
-        let active: Vec<&PodHandle> = others.iter().filter(counts).collect();
-        let pods: Vec<&Pod> = active.iter().map(|other| &*other.pod).collect();
+        // What was told to go is not counted, though it still ends.
+        let counts = |other: &&&PodHandle| other.is_active() && !other.is_leaving();
+        let active: Vec<&PodHandle> = others.iter().filter(counts).copied().collect();
+        let pods: Vec<&Pod> = active.iter().map(|other| self.resizes.counted(other)).collect();
         let admission::Room { victims, lacking } =
-            admission::admit(&wanted.pod, &pods, &self.without_devices(&wanted.pod, node))?;
+            admission::admit(pod, &pods, &self.without_devices(pod, node))?;
         let victims: Vec<PodUid> = victims.into_iter().map(|pod| pod.uid.clone()).collect();
         for other in active.into_iter().filter(|other| victims.contains(&other.pod.uid)) {
             self.deps.metrics.preemptions.inc([&lacking]);
@@ -388,30 +495,13 @@ async fn sweep(deps: &Deps, known: &[PodUid]) -> bool {
         }
     };
     deps.devices.retain(&known.iter().collect()).await;
+    deps.checkpoints.retain(known).await;
     deps.metrics.orphan_pod_cleaned_volumes.set([], swept.found as f64);
     deps.metrics.orphan_pod_cleaned_volumes_errors.set([], swept.failures.len() as f64);
     for problem in &swept.failures {
         tracing::warn!(problem, "left from an earlier run");
     }
     swept.failures.is_empty()
-}
-
-/// A pod that is known is described anew, or was deleted. A description that asks for what this node
-/// does not do is passed over: the pod goes on as it was; so do its resources when only they are new.
-fn apply_update(handle: &mut PodHandle, wanted: PodUpdate) {
-    match &wanted.refused {
-        None => *handle = handle.update(resize::keep(&handle.pod, wanted.pod)),
-        Some(why) => handle.pass_over(wanted.pod.generation, why),
-    }
-    if let Some(grace) = wanted.ending {
-        handle.kill(Some(grace), "deleted");
-    }
-    // Somebody has said that it is over, such as the pod garbage collector.
-    if let Some(LastEnd { reason, message, .. }) = wanted.last.end
-        && handle.is_at_work()
-    {
-        handle.evict(PodFailure { reason, message, disrupted: None }, None);
-    }
 }
 
 /// In upstream's words.

@@ -64,6 +64,8 @@ pub trait Runtime: Send + Sync + fmt::Debug {
         pod: &'a Pod,
         container: &'a Container,
     ) -> Effect<'a, ()>;
+    /// Bytes of memory that a running container uses; none when nobody counts.
+    fn memory_in_use<'a>(&'a self, id: &'a str) -> Effect<'a, Option<u64>>;
     /// Tells the sandbox what the pod may use as a whole. A runtime without this call succeeds: the pod's
     /// cgroup is the agent's.
     fn update_sandbox_resources<'a>(&'a self, id: &'a str, pod: &'a Pod) -> Effect<'a, ()>;
@@ -466,6 +468,12 @@ pub enum Error {
         #[source]
         source: Failure,
     },
+    #[error("ask what container {id} uses")]
+    Stats {
+        id: String,
+        #[source]
+        source: Failure,
+    },
     #[error("update the resources of sandbox {id}")]
     UpdateSandbox {
         id: String,
@@ -533,6 +541,7 @@ impl Error {
             | Self::StartContainer { source, .. }
             | Self::UpdateContainer { source, .. }
             | Self::UpdateSandbox { source, .. }
+            | Self::Stats { source, .. }
             | Self::ExecSync { source, .. }
             | Self::StopContainer { source, .. }
             | Self::RemoveContainer { source, .. }

@@ -57,6 +57,13 @@ fn of_storage() -> Vec<f64> {
     vec![0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0]
 }
 
+/// Milliseconds.
+fn of_a_resize() -> Vec<f64> {
+    let bounds =
+        [10, 50, 100, 500, 1000, 2000, 5000, 10_000, 20_000, 30_000, 60_000, 120_000, 300_000, 600_000];
+    bounds.map(f64::from).to_vec()
+}
+
 fn of_containers() -> Vec<f64> {
     exponential(1.0, 2.0, 5)
 }
@@ -119,6 +126,7 @@ Metrics {
     admission_rejections: Counter<1> = "kubelet_admission_rejections_total", ["reason"], "[ALPHA] Pods that were not admitted, by reason.";
     cgroup_manager_duration: Histogram<1> = "kubelet_cgroup_manager_duration_seconds", (["operation_type"], usual()), "[ALPHA] Seconds that operations on cgroups took.";
     cgroup_version: Gauge = "kubelet_cgroup_version", [], "[ALPHA] Version of the host's cgroups.";
+    container_requested_resizes: Counter<3> = "kubelet_container_requested_resizes_total", ["resource", "requirement", "operation"], "[ALPHA] Resizes that were asked for, by container, resource, requests or limits, and what becomes of them.";
     containers_per_pod: Histogram = "kubelet_containers_per_pod_count", ([], of_containers()), "[ALPHA] Containers in each pod.";
     desired_pods: Gauge<1> = "kubelet_desired_pods", ["static"], "[ALPHA] Pods this node is to run.";
     credential_plugin_config: Gauge<1> = "kubelet_credential_provider_config_info", ["hash"], "[ALPHA] Sum of the configuration of credential plugins; always 1.";
@@ -162,6 +170,11 @@ Metrics {
     pleg_pod_relist_duration: Histogram = "kubelet_pleg_pod_relist_duration_seconds", ([], usual()), "[ALPHA] Seconds to look at one pod of the runtime.";
     pleg_relist_duration: Histogram = "kubelet_pleg_relist_duration_seconds", ([], usual()), "[ALPHA] Seconds to look at all pods of the runtime.";
     pleg_relist_interval: Histogram = "kubelet_pleg_relist_interval_seconds", ([], usual()), "[ALPHA] Seconds between two such looks.";
+    pod_deferred_accepted_resizes: Counter<1> = "kubelet_pod_deferred_accepted_resizes_total", ["retry_trigger"], "[ALPHA] Resizes that came about after they had been deferred.";
+    pod_in_progress_resizes: Gauge = "kubelet_pod_in_progress_resizes", [], "[ALPHA] Pods that are not held to what they were allocated.";
+    pod_infeasible_resizes: Counter<1> = "kubelet_pod_infeasible_resizes_total", ["reason_detail"], "[ALPHA] Resizes that the node never does.";
+    pod_pending_resizes: Gauge<1> = "kubelet_pod_pending_resizes", ["reason"], "[ALPHA] Resizes that were not taken up.";
+    pod_resize_duration: Histogram<1> = "kubelet_pod_resize_duration_milliseconds", (["success"], of_a_resize()), "[ALPHA] Milliseconds that carrying out a resize took.";
     pod_resources_errors_get: Counter<1> = "kubelet_pod_resources_endpoint_errors_get", ["server_api_version"], "[ALPHA] Requests of pod resources for one pod that failed.";
     pod_resources_requests_get: Counter<1> = "kubelet_pod_resources_endpoint_requests_get", ["server_api_version"], "[ALPHA] Requests of pod resources for one pod.";
     pod_resources_requests_get_allocatable: Counter<1> = "kubelet_pod_resources_endpoint_requests_get_allocatable", ["server_api_version"], "[ALPHA] Requests of pod resources for all that the node has.";

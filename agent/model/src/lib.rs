@@ -7,7 +7,7 @@
     allow(clippy::disallowed_methods, reason = "tests run programs, spawn tasks and write files")
 )]
 
-pub mod admitted;
+pub mod allocation;
 pub mod cgroup;
 pub mod clock;
 pub mod drain;

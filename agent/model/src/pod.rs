@@ -148,8 +148,8 @@ pub struct Pod {
     pub runtime_class: String,
     /// Variables for each service of its namespace.
     pub service_links: bool,
-    /// The API describes other resources than those here, which it was admitted with.
-    pub resize_pending: bool,
+    /// It is described with other resources than those here, which it was allocated: why it does not get them.
+    pub resize_pending: Option<PendingResize>,
     /// A file's object in its own words, as JSON: to be shown. None of pods that an API server describes.
     pub described: Option<Arc<str>>,
 }
@@ -308,6 +308,8 @@ pub struct Container {
     pub security: Security,
     /// Requests and limits as written, those that are not acted on, too.
     pub written: Requirements,
+    /// Whether it starts again when its resources change.
+    pub resize: ResizePolicy,
     /// An ephemeral container sees the processes of this one; may be empty.
     pub target: String,
     /// Of what its restart hangs on: name and image, as the kubelet counts it.
@@ -321,6 +323,33 @@ pub struct Requirements {
     pub requests: BTreeMap<String, String>,
     /// At most.
     pub limits: BTreeMap<String, String>,
+}
+
+/// What a container's resizePolicy says of each resource: whether it starts again, by RestartContainer. NotRequired when
+/// it is silent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ResizePolicy {
+    pub cpu_restarts: bool,
+    pub memory_restarts: bool,
+}
+
+/// A resize that the node has not taken up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PendingResize {
+    /// It never will; else it is tried again.
+    pub infeasible: bool,
+    /// Why.
+    pub message: String,
+    /// The version of the pod's spec that this is about; 0 for files.
+    pub generation: i64,
+}
+
+impl PendingResize {
+    /// As the condition PodResizePending has it.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        if self.infeasible { "Infeasible" } else { "Deferred" }
+    }
 }
 
 /// As in ContainerRestartRule.

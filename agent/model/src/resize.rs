@@ -1,14 +1,14 @@
 //! The steps by which a running pod comes from the resources that it is held to, to those that it was allocated. Pure:
-//! owns their order and what counts as a difference; never writes a cgroup. Called by nothing yet: until a resize is
-//! admitted, a pod keeps what it was admitted with ([`crate::admitted`]).
+//! owns their order and what counts as a difference; never writes a cgroup. Called by the pod's planner.
 //!
 //! ```text
 //! pod's cgroup grows ──▶ containers shrink ──▶ containers grow, or start again ──▶ pod's cgroup shrinks
 //! ```
 //! A container is never promised more than its pod has, whichever step fails.
 
+use crate::allocation::{Allocation, amount, is_resizable, resources};
 use crate::cgroup::limits::{Limits, Rules, of_pod, shares};
-use crate::pod::{Container, Pod, Resources};
+use crate::pod::{Container, Pod, Requirements};
 
 /// One of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,21 +21,6 @@ pub enum Step {
     Restart(String),
 }
 
-/// What a container's resizePolicy says of each resource: whether it starts again. NotRequired when it is silent.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Restarts {
-    pub cpu: bool,
-    pub memory: bool,
-}
-
-/// What is asked of the containers.
-pub trait Containers {
-    /// Whether it runs; one that does not is made with what was allocated, and needs no step.
-    fn runs(&self, name: &str) -> bool;
-    /// By its resizePolicy.
-    fn restarts(&self, name: &str) -> Restarts;
-}
-
 /// What the kernel holds a container to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Held {
@@ -45,7 +30,8 @@ struct Held {
 }
 
 impl Held {
-    fn of(resources: &Resources, rules: &Rules) -> Self {
+    fn of(amounts: &Requirements, rules: &Rules) -> Self {
+        let resources = resources(amounts);
         Self {
             shares: shares(resources.cpu_request.unwrap_or(0)),
             quota: rules.cpu(resources.cpu_limit.unwrap_or(0)).1,
@@ -62,20 +48,28 @@ impl Held {
     }
 }
 
-/// From what was actuated to what is allocated; none when the kernel would see no difference. The memory that is
-/// asked for is nothing to the kernel, but a container may want to start again for it.
+/// From what its containers are held to and what its cgroup is, to what the pod is allocated; none when the kernel would
+/// see no difference. The memory that is asked for is nothing to the kernel, but a container may want to start again for
+/// it. What does not run is made with what is allocated, and needs no step.
 #[must_use]
-pub fn steps(actuated: &Pod, allocated: &Pod, containers: &impl Containers, rules: &Rules) -> Vec<Step> {
-    let (from, to) = (of_pod(actuated, rules), of_pod(allocated, rules));
-    let widest = widest(&from, &to);
+pub fn steps(
+    containers: &Allocation,
+    cgroup: &Limits,
+    allocated: &Pod,
+    runs: impl Fn(&str) -> bool,
+    rules: &Rules,
+) -> Vec<Step> {
+    let to = of_pod(allocated, rules);
+    let widest = widest(cgroup, &to);
     let mut all = Vec::new();
-    if widest != from {
+    if *cgroup != widest {
         all.push(Step::HoldPod(widest));
     }
     let (mut shrink, mut rest) = (Vec::new(), Vec::new());
-    for new in allocated.all_containers().filter(|c| containers.runs(&c.name)) {
-        let Some(old) = actuated.container(&new.name) else { continue };
-        match step(old, new, containers.restarts(&new.name), rules) {
+    let held = Allocation::held(allocated);
+    for container in allocated.all_containers().filter(|c| is_resizable(c) && runs(&c.name)) {
+        let pair = containers.containers.get(&container.name).zip(held.containers.get(&container.name));
+        match pair.and_then(|(old, new)| step(container, old, new, rules)) {
             Some((step, true)) => shrink.push(step),
             Some((step, false)) => rest.push(step),
             None => {}
@@ -89,15 +83,25 @@ pub fn steps(actuated: &Pod, allocated: &Pod, containers: &impl Containers, rule
 }
 
 /// With it, whether the container only shrinks.
-fn step(old: &Container, new: &Container, restarts: Restarts, rules: &Rules) -> Option<(Step, bool)> {
-    let (from, to) = (Held::of(&old.resources, rules), Held::of(&new.resources, rules));
-    let cpu = (from.shares, from.quota) != (to.shares, to.quota);
-    let memory = from.memory != to.memory;
-    let asked = old.resources.memory_request != new.resources.memory_request;
-    if restarts.cpu && cpu || restarts.memory && (memory || asked) {
-        return Some((Step::Restart(new.name.clone()), false));
+fn step(
+    container: &Container,
+    old: &Requirements,
+    new: &Requirements,
+    rules: &Rules,
+) -> Option<(Step, bool)> {
+    let other = |resource: &str| {
+        let get = |list: &Requirements, limit: bool| {
+            let list = if limit { &list.limits } else { &list.requests };
+            list.get(resource).map_or(0, |text| amount(resource, text))
+        };
+        [false, true].into_iter().any(|limit| get(old, limit) != get(new, limit))
+    };
+    let policy = container.resize;
+    if policy.cpu_restarts && other("cpu") || policy.memory_restarts && other("memory") {
+        return Some((Step::Restart(container.name.clone()), false));
     }
-    (cpu || memory).then(|| (Step::Update(new.name.clone()), to.shrinks(&from)))
+    let (from, to) = (Held::of(old, rules), Held::of(new, rules));
+    (from != to).then(|| (Step::Update(container.name.clone()), to.shrinks(&from)))
 }
 
 /// Room for both. What one of them does not limit is not written: it is not limited yet, or stays as it is.
@@ -114,43 +118,44 @@ fn widest(from: &Limits, to: &Limits) -> Limits {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
-    use crate::pod::Role;
+    use crate::pod::{ResizePolicy, Role};
     use crate::testing::{container, in_role, pod};
 
     const MIB: i64 = 1 << 20;
 
-    /// All run but `idle`; `again` starts again for either resource.
-    struct All;
-
-    impl Containers for All {
-        fn runs(&self, name: &str) -> bool {
-            name != "idle"
-        }
-
-        fn restarts(&self, name: &str) -> Restarts {
-            Restarts { cpu: name == "again", memory: name == "again" }
-        }
+    fn texts(cpu: Option<&str>, memory: Option<&str>) -> BTreeMap<String, String> {
+        let pairs = [("cpu", cpu), ("memory", memory)];
+        pairs.iter().filter_map(|(name, text)| Some(((*name).to_owned(), (*text)?.to_owned()))).collect()
     }
 
-    fn sized(cpu: i64, memory: i64) -> Resources {
-        Resources {
-            cpu_request: Some(cpu),
-            cpu_limit: Some(cpu),
-            memory_request: Some(memory * MIB),
-            memory_limit: Some(memory * MIB),
-            ..Resources::default()
-        }
+    /// Requests, and limits.
+    fn amounts(requests: (Option<&str>, Option<&str>), limits: (Option<&str>, Option<&str>)) -> Requirements {
+        Requirements { requests: texts(requests.0, requests.1), limits: texts(limits.0, limits.1) }
     }
 
-    fn of(containers: &[(&str, Resources)]) -> Pod {
-        let one =
-            |(name, resources): &(&str, Resources)| Container { resources: *resources, ..container(name) };
+    fn sized(cpu: &str, memory: &str) -> Requirements {
+        amounts((Some(cpu), Some(memory)), (Some(cpu), Some(memory)))
+    }
+
+    /// `again` starts again for either resource.
+    fn sizing(container: Container, written: Requirements) -> Container {
+        let restarts = container.name == "again";
+        let resize = ResizePolicy { cpu_restarts: restarts, memory_restarts: restarts };
+        Container { resources: resources(&written), written, resize, ..container }
+    }
+
+    fn of(containers: &[(&str, Requirements)]) -> Pod {
+        let one = |(name, written): &(&str, Requirements)| sizing(container(name), written.clone());
         Pod { containers: containers.iter().map(one).collect(), ..pod() }
     }
 
+    /// All run but `idle`.
     fn between(from: &Pod, to: &Pod) -> Vec<Step> {
-        steps(from, to, &All, &Rules::default())
+        let rules = Rules::default();
+        steps(&Allocation::held(from), &of_pod(from, &rules), to, |name| name != "idle", &rules)
     }
 
     fn update(name: &str) -> Step {
@@ -159,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_pod_grows_before_its_containers_and_shrinks_after_them() {
-        let (small, large) = (of(&[("a", sized(100, 64))]), of(&[("a", sized(200, 128))]));
+        let (small, large) = (of(&[("a", sized("100m", "64Mi"))]), of(&[("a", sized("200m", "128Mi"))]));
         let held = |pod: &Pod| Step::HoldPod(of_pod(pod, &Rules::default()));
         assert_eq!(between(&small, &large), [held(&large), update("a")]);
         assert_eq!(between(&large, &small), [update("a"), held(&small)]);
@@ -168,14 +173,15 @@ mod tests {
 
     #[test]
     fn what_one_container_gives_another_is_given_back_first() {
-        let from = of(&[("a", sized(100, 64)), ("b", sized(300, 128))]);
-        let to = of(&[("a", sized(300, 128)), ("b", sized(100, 64))]);
+        let (small, large) = (sized("100m", "64Mi"), sized("300m", "128Mi"));
+        let from = of(&[("a", small.clone()), ("b", large.clone())]);
+        let to = of(&[("a", large), ("b", small)]);
         assert_eq!(between(&from, &to), [update("b"), update("a")]);
     }
 
     #[test]
     fn a_pod_that_gains_cpu_and_loses_memory_has_room_for_both_meanwhile() {
-        let (from, to) = (of(&[("a", sized(100, 128))]), of(&[("a", sized(200, 64))]));
+        let (from, to) = (of(&[("a", sized("100m", "128Mi"))]), of(&[("a", sized("200m", "64Mi"))]));
         let all = between(&from, &to);
         let [Step::HoldPod(first), Step::Update(_), Step::HoldPod(last)] = &all[..] else {
             panic!("{all:?}")
@@ -187,9 +193,9 @@ mod tests {
     /// #125559: a change of the memory request alone stayed in progress for ever.
     #[test]
     fn memory_that_is_only_asked_for_is_nothing_to_the_kernel() {
-        let more = Resources { memory_request: Some(32 * MIB), ..sized(100, 64) };
-        let least = Resources { memory_request: Some(16 * MIB), ..sized(100, 64) };
-        assert_eq!(between(&of(&[("a", least)]), &of(&[("a", more)])), []);
+        let asks = |memory| amounts((Some("100m"), Some(memory)), (Some("100m"), Some("64Mi")));
+        let (least, more) = (asks("16Mi"), asks("32Mi"));
+        assert_eq!(between(&of(&[("a", least.clone())]), &of(&[("a", more.clone())])), []);
         let again = Step::Restart("again".to_owned());
         assert_eq!(between(&of(&[("again", least)]), &of(&[("again", more)])), [again]);
     }
@@ -197,38 +203,50 @@ mod tests {
     /// #126388, #128977: pods without limits or requests were stuck.
     #[test]
     fn limits_and_requests_may_be_absent() {
-        let asks = |cpu| Resources { cpu_request: Some(cpu), ..Resources::default() };
-        let (from, to) = (of(&[("a", asks(100)), ("b", asks(0))]), of(&[("a", asks(200)), ("b", asks(0))]));
+        let asks = |cpu, limit| amounts((cpu, None), (limit, None));
+        let from = of(&[("a", asks(Some("100m"), None)), ("b", asks(None, None))]);
+        let to = of(&[("a", asks(Some("200m"), None)), ("b", asks(None, None))]);
         let all = between(&from, &to);
         let [Step::HoldPod(first), second] = &all[..] else { panic!("{all:?}") };
         assert_eq!((first.cpu_shares, first.cpu_quota, first.memory), (204, None, None));
         assert_eq!(second, &update("a"));
         // A limit where none was is less than before: the container first.
-        let limited = Resources { cpu_limit: Some(500), ..asks(100) };
-        let all = between(&of(&[("a", asks(100))]), &of(&[("a", limited)]));
+        let limited = asks(Some("100m"), Some("500m"));
+        let all = between(&of(&[("a", asks(Some("100m"), None))]), &of(&[("a", limited)]));
         let [first, Step::HoldPod(last)] = &all[..] else { panic!("{all:?}") };
         assert_eq!((first, last.cpu_quota), (&update("a"), Some(50_000)));
     }
 
     #[test]
     fn amounts_that_the_kernel_cannot_tell_apart_are_equal() {
-        let cpu = |request, limit| {
-            of(&[("a", Resources { cpu_request: Some(request), cpu_limit: Some(limit), ..sized(0, 64) })])
-        };
+        let cpu = |request, limit| of(&[("a", amounts((Some(request), None), (Some(limit), Some("64Mi"))))]);
         // Fewer than two shares, and less than a millisecond of quota.
-        assert_eq!(between(&cpu(1, 5), &cpu(2, 10)), []);
-        assert_ne!(between(&cpu(1, 5), &cpu(3, 10)), []);
-        assert_ne!(between(&cpu(1, 5), &cpu(2, 11)), []);
+        assert_eq!(between(&cpu("1m", "5m"), &cpu("2m", "10m")), []);
+        assert_ne!(between(&cpu("1m", "5m"), &cpu("3m", "10m")), []);
+        assert_ne!(between(&cpu("1m", "5m"), &cpu("2m", "11m")), []);
     }
 
     #[test]
     fn only_what_runs_is_updated_and_policies_decide_how() {
-        let pod = |size: Resources| {
-            let sidecar = Container { resources: size, ..in_role("sidecar", Role::Sidecar) };
-            Pod { init_containers: vec![sidecar], ..of(&[("again", size), ("idle", size)]) }
+        let pod = |size: Requirements| {
+            let sidecar = sizing(in_role("sidecar", Role::Sidecar), size.clone());
+            let init = sizing(in_role("init", Role::Init), size.clone());
+            let init_containers = vec![init, sidecar];
+            Pod { init_containers, ..of(&[("again", size.clone()), ("idle", size)]) }
         };
-        let all = between(&pod(sized(100, 64)), &pod(sized(50, 64)));
+        let all = between(&pod(sized("100m", "64Mi")), &pod(sized("50m", "64Mi")));
         let [first, second, Step::HoldPod(_)] = &all[..] else { panic!("{all:?}") };
         assert_eq!((first, second), (&update("sidecar"), &Step::Restart("again".to_owned())));
+    }
+
+    #[test]
+    fn a_limit_of_the_pod_is_one_of_its_containers_without_their_own() {
+        let with = |limit: &str| {
+            let own = amounts((None, None), (Some(limit), None));
+            Pod { resources: Some(own), ..of(&[("a", amounts((Some("100m"), None), (None, None)))]) }
+        };
+        let all = between(&with("1"), &with("2"));
+        let [Step::HoldPod(first), second] = &all[..] else { panic!("{all:?}") };
+        assert_eq!((first.cpu_quota, second), (Some(200_000), &update("a")));
     }
 }

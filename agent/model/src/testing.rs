@@ -12,8 +12,8 @@ use crate::pod::env::{EnvValue, EnvVar};
 use crate::pod::placement::Placement;
 use crate::pod::probe::{Lifecycle, Probes};
 use crate::pod::{
-    Container, Dns, Namespaces, Origin, Pod, PodSecurity, PodUid, PullPolicy, Requirements, Resources,
-    RestartPolicy, Role, Security, Shown, TerminationMessage,
+    Container, Dns, Namespaces, Origin, Pod, PodSecurity, PodUid, PullPolicy, Requirements, ResizePolicy,
+    Resources, RestartPolicy, Role, Security, Shown, TerminationMessage,
 };
 
 /// A pipe that nobody writes to.
@@ -55,7 +55,7 @@ pub fn pod() -> Pod {
         overhead: BTreeMap::new(),
         runtime_class: String::new(),
         service_links: false,
-        resize_pending: false,
+        resize_pending: None,
         described: None,
     }
 }
@@ -86,6 +86,7 @@ pub fn container(name: &str) -> Container {
         security: Security::default(),
         restart_rules: vec![],
         written: Requirements::default(),
+        resize: ResizePolicy::default(),
         target: String::new(),
         hash: "abc".into(),
     }

@@ -2,6 +2,7 @@
 //! expectations; never cleans up after one that breaks them. Called by unit tests (fake) and, behind
 //! the feature `testing`, by the kernel tier (real).
 
+use gantry_model::cgroup::limits::of_pod;
 use gantry_model::pod::Pod;
 
 use super::{Cgroups, Error};
@@ -31,7 +32,12 @@ pub async fn check(cgroups: &dyn Cgroups, pod: &Pod) -> Result<(), Violation> {
     let uid = format!("pod{}", pod.uid);
     let named = first.ends_with(&uid) || first.ends_with(&format!("{}.slice", uid.replace('-', "_")));
     that("its name holds the pod's UID", named, (&first, ""))?;
+    let limits = of_pod(pod, &cgroups.rules());
+    must("holding it to its limits again", cgroups.update(pod, &limits).await)?;
+    must("reading what it has in use", cgroups.memory_in_use(pod).await)?;
     must("removing it", cgroups.tear_down(&pod.uid).await)?;
+    let gone = cgroups.update(pod, &limits).await;
+    that("one that is not there cannot be held", gone.is_err(), ("", ""))?;
     must("removing it again", cgroups.tear_down(&pod.uid).await)?;
     let third = must("making it anew", cgroups.set_up(pod).await)?;
     that("a new one has the same name", first == third, (&first, &third))?;

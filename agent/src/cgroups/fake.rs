@@ -1,10 +1,11 @@
 //! Cgroups that are only remembered. Owns its state; passes for [`Cgroups`] in tests.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::{BoxFuture, ready};
 use gantry_model::cgroup::Together;
+use gantry_model::cgroup::limits::{Limits, Rules, of_pod};
 use gantry_model::pod::{Pod, PodUid};
 
 use super::{Cgroups, Error};
@@ -17,7 +18,8 @@ pub struct FakeCgroups {
 
 #[derive(Debug, Default)]
 struct State {
-    pods: BTreeSet<PodUid>,
+    pods: BTreeMap<PodUid, Vec<Limits>>,
+    in_use: BTreeMap<PodUid, u64>,
     failure: Option<String>,
     all: Option<Together>,
 }
@@ -38,10 +40,21 @@ impl FakeCgroups {
         self.state().all.clone()
     }
 
+    /// What the pod was held to, oldest first.
+    #[must_use]
+    pub fn limits(&self, uid: &PodUid) -> Vec<Limits> {
+        self.state().pods.get(uid).cloned().unwrap_or_default()
+    }
+
+    /// From now on the pod has so many bytes in use.
+    pub fn use_memory(&self, uid: &PodUid, bytes: u64) {
+        self.state().in_use.insert(uid.clone(), bytes);
+    }
+
     /// Whether the pod has one.
     #[must_use]
     pub fn has(&self, uid: &PodUid) -> bool {
-        self.state().pods.contains(uid)
+        self.state().pods.contains_key(uid)
     }
 }
 
@@ -51,11 +64,34 @@ impl Cgroups for FakeCgroups {
         let result = match &state.failure {
             Some(message) => Err(Error { message: message.clone() }),
             None => {
-                state.pods.insert(pod.uid.clone());
+                let limits = of_pod(pod, &self.rules());
+                state.pods.entry(pod.uid.clone()).or_default().push(limits);
                 Ok(format!("/kubepods/pod{}", pod.uid))
             }
         };
         Box::pin(ready(result))
+    }
+
+    fn rules(&self) -> Rules {
+        Rules::default()
+    }
+
+    fn update<'a>(&'a self, pod: &'a Pod, limits: &'a Limits) -> BoxFuture<'a, Result<(), Error>> {
+        let mut state = self.state();
+        let failure = state.failure.clone();
+        let result = match (failure, state.pods.get_mut(&pod.uid)) {
+            (Some(message), _) => Err(Error { message }),
+            (None, None) => Err(Error { message: format!("pod {} has no cgroup", pod.uid) }),
+            (None, Some(held)) => {
+                held.push(*limits);
+                Ok(())
+            }
+        };
+        Box::pin(ready(result))
+    }
+
+    fn memory_in_use<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<Option<u64>, Error>> {
+        Box::pin(ready(Ok(Some(self.state().in_use.get(&pod.uid).copied().unwrap_or(0)))))
     }
 
     fn hold<'a>(&'a self, all: &'a Together) -> BoxFuture<'a, Result<(), Error>> {

@@ -145,6 +145,21 @@ impl Inner {
         Ok(format!("/{}", path.display()))
     }
 
+    fn update(&self, pod: &Pod, limits: &Limits) -> Result<(), String> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let class = qos(pod);
+        self.write(&self.pod(&self.class(class), &pod.uid), limits)?;
+        if class == Qos::Burstable { self.weigh_burstable() } else { Ok(()) }
+    }
+
+    fn memory_in_use(&self, pod: &Pod) -> Result<Option<u64>, String> {
+        let Some(mount) = self.layout.mount_of("memory") else { return Ok(None) };
+        let file = if self.is_unified() { "memory.current" } else { "memory.usage_in_bytes" };
+        let path = mount.join(self.pod(&self.class(qos(pod)), &pod.uid)).join(file);
+        let text = fs::read_to_string(&path).map_err(|error| failed("read", &path, &error))?;
+        Ok(text.trim().parse().ok())
+    }
+
     /// systemd knows no such limits. A kernel without the controller holds nobody to them.
     fn hold_huge_pages(&self, path: &Path, pod: &Pod) -> Result<(), String> {
         let Some(mount) = self.layout.mount_of("hugetlb") else { return Ok(()) };
@@ -509,6 +524,20 @@ impl Cgroups for Tree {
     fn set_up<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<String, Error>> {
         let (inner, pod, rules) = (self.inner.clone(), pod.clone(), self.rules);
         Box::pin(blocking(move || inner.set_up(&pod, &rules)))
+    }
+
+    fn rules(&self) -> Rules {
+        self.rules
+    }
+
+    fn update<'a>(&'a self, pod: &'a Pod, limits: &'a Limits) -> BoxFuture<'a, Result<(), Error>> {
+        let (inner, pod, limits) = (self.inner.clone(), pod.clone(), *limits);
+        Box::pin(blocking(move || inner.update(&pod, &limits)))
+    }
+
+    fn memory_in_use<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<Option<u64>, Error>> {
+        let (inner, pod) = (self.inner.clone(), pod.clone());
+        Box::pin(blocking(move || inner.memory_in_use(&pod)))
     }
 
     fn hold<'a>(&'a self, all: &'a Together) -> BoxFuture<'a, Result<(), Error>> {

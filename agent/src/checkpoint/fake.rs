@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use futures_util::future::BoxFuture;
-use gantry_model::admitted::Admitted;
-use gantry_model::pod::{Origin, PodUid};
+use gantry_model::allocation::Allocation;
+use gantry_model::pod::{Origin, PodUid, Requirements};
 
 use super::{Checkpoints, Claims, Error, Marks};
 
@@ -14,7 +14,8 @@ use super::{Checkpoints, Claims, Error, Marks};
 pub struct Memory {
     pods: Mutex<BTreeMap<PodUid, Marks>>,
     claims: Mutex<Claims>,
-    admitted: Mutex<BTreeMap<PodUid, Admitted>>,
+    allocated: Mutex<BTreeMap<PodUid, Allocation>>,
+    actuated: Mutex<BTreeMap<PodUid, Allocation>>,
 }
 
 impl Checkpoints for Memory {
@@ -39,19 +40,49 @@ impl Checkpoints for Memory {
         Box::pin(async { Ok(()) })
     }
 
-    fn admit<'a>(&'a self, uid: &'a PodUid, with: &'a Admitted) -> BoxFuture<'a, Result<(), Error>> {
-        let mut admitted = self.admitted.lock().unwrap_or_else(PoisonError::into_inner);
-        admitted.insert(uid.clone(), with.clone());
+    fn allocate<'a>(&'a self, uid: &'a PodUid, with: &'a Allocation) -> BoxFuture<'a, Result<(), Error>> {
+        let mut allocated = self.allocated.lock().unwrap_or_else(PoisonError::into_inner);
+        allocated.insert(uid.clone(), with.clone());
         Box::pin(async { Ok(()) })
     }
 
-    fn load_admitted(&self) -> BoxFuture<'_, Result<BTreeMap<PodUid, Admitted>, Error>> {
-        let admitted = self.admitted.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Box::pin(async { Ok(admitted) })
+    fn allocated(&self) -> BoxFuture<'_, BTreeMap<PodUid, Allocation>> {
+        let allocated = self.allocated.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Box::pin(async { allocated })
+    }
+
+    fn actuate<'a>(&'a self, uid: &'a PodUid, to: &'a Allocation) -> BoxFuture<'a, Result<(), Error>> {
+        let mut actuated = self.actuated.lock().unwrap_or_else(PoisonError::into_inner);
+        super::merge(actuated.entry(uid.clone()).or_default(), to);
+        Box::pin(async { Ok(()) })
+    }
+
+    fn actuate_container<'a>(
+        &'a self,
+        uid: &'a PodUid,
+        container: &'a str,
+        to: &'a Requirements,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        let mut actuated = self.actuated.lock().unwrap_or_else(PoisonError::into_inner);
+        actuated.entry(uid.clone()).or_default().containers.insert(container.to_owned(), to.clone());
+        Box::pin(async { Ok(()) })
+    }
+
+    fn actuated<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Option<Allocation>> {
+        let actuated = self.actuated.lock().unwrap_or_else(PoisonError::into_inner).get(uid).cloned();
+        Box::pin(async { actuated })
+    }
+
+    fn retain<'a>(&'a self, known: &'a [PodUid]) -> BoxFuture<'a, ()> {
+        for all in [&self.allocated, &self.actuated] {
+            all.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| known.contains(uid));
+        }
+        Box::pin(async {})
     }
 
     fn disown<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {
-        self.admitted.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        self.allocated.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        self.actuated.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
         self.claims.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
         Box::pin(async { Ok(()) })
     }

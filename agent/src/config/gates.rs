@@ -89,7 +89,7 @@ const OURS: [&str; 76] = [
 
 /// Those whose feature a node has and this one has not: closed whatever a configuration says, so none may be
 /// opened and each that upstream lets one close may be closed.
-const ABSENT: [&str; 45] = [
+const ABSENT: [&str; 42] = [
     "CPUManagerPolicyAlphaOptions",
     "CPUManagerPolicyBetaOptions",
     "CPUManagerPolicyOptions",
@@ -107,11 +107,8 @@ const ABSENT: [&str; 45] = [
     "GitRepoVolumeDriver",
     "GracefulNodeShutdown",
     "GracefulNodeShutdownBasedOnPodPriority",
-    "InPlacePodLevelResourcesVerticalScaling",
-    "InPlacePodVerticalScaling",
     "InPlacePodVerticalScalingExclusiveCPUs",
     "InPlacePodVerticalScalingExclusiveMemory",
-    "InPlacePodVerticalScalingInitContainers",
     "KubeletInUserNamespace",
     "KubeletPodResourcesDynamicResources",
     "KubeletTracing",

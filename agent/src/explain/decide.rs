@@ -4,7 +4,7 @@ use gantry_model::pod::probe::{Handler, PortRef, Probe};
 use gantry_model::pod::{Container, Pod, Role};
 
 use super::look::ExplainInputs;
-use super::{Finding, devices, endings, pulls};
+use super::{Finding, devices, endings, pulls, resizes};
 use crate::events::{Event, Kind};
 use crate::eviction::message as eviction;
 use crate::pod::status::{ContainerState, ContainerStatus};
@@ -33,6 +33,9 @@ pub(crate) fn decide(facts: &ExplainInputs<'_>) -> Vec<Finding> {
     }
     for container in status.all_containers() {
         findings.extend(one(facts, container));
+    }
+    if !status.is_over() {
+        findings.extend(resizes::all(facts));
     }
     if findings.is_empty() && !status.message.is_empty() {
         findings.push(Finding {

@@ -11,7 +11,7 @@ use tokio::task::JoinError;
 use super::{host, wiring};
 use crate::operator::socket;
 use crate::registration::machine;
-use crate::{cgroups, images, node, probe, root, runtime};
+use crate::{cgroups, checkpoint, images, node, probe, root, runtime};
 use gantry_server::listen::TlsError;
 use gantry_server::{client_ca, stats};
 
@@ -69,6 +69,8 @@ pub enum Error {
     },
     #[error(transparent)]
     Root(#[from] root::Error),
+    #[error(transparent)]
+    Restore(checkpoint::RestoreError),
     #[error("offer the operator API")]
     Operator(#[source] socket::Error),
     #[error("the operator API died")]

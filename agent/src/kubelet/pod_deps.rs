@@ -113,7 +113,7 @@ impl Setup<'_> {
             api,
             probe_io: Arc::new(NetProbe::new()?),
             devices: DeviceManager::default(),
-            checkpoints: Arc::new(self.checkpoints()),
+            checkpoints: Arc::new(self.checkpoints()?),
             logs: Arc::new(LogDir::new(self.pod_logs_dir)),
             clock: Arc::new(SystemClock::new()),
             users: Arc::new(users),
@@ -166,8 +166,9 @@ impl Setup<'_> {
     }
 
     /// Beside the socket: as long-lived as what runs here, and one per agent.
-    fn checkpoints(&self) -> CheckpointDir {
+    fn checkpoints(&self) -> Result<CheckpointDir, Error> {
         let beside = self.agent_socket.parent().unwrap_or(Path::new("/run/gantry"));
-        CheckpointDir::new(beside.join("checkpoints"), self.root.claims())
+        let opened = CheckpointDir::open(beside.join("checkpoints"), self.root.claims(), self.root.path());
+        opened.map_err(Error::Restore)
     }
 }

@@ -15,7 +15,7 @@ use gantry_model::quantity;
 use gantry_model::quantity::QuantityError;
 use gantry_model::version;
 
-use crate::admission::Allowed;
+use crate::admission::{Allowed, ResizeRules};
 use crate::config::image_verification::Policy;
 use crate::config::{KubeletConfiguration, KubeletFlags, eviction};
 use crate::gc::{images, logs};
@@ -281,7 +281,12 @@ pub(super) fn eviction(config: &KubeletConfiguration) -> Result<eviction::Policy
 
 /// What a scheduler may count on beyond what every 1.36 node does.
 fn declared_features() -> Vec<String> {
-    vec!["RestartAllContainersOnContainerExits".to_owned()]
+    let all = [
+        "InPlacePodLevelResourcesVerticalScaling",
+        "InPlacePodVerticalScalingInitContainers",
+        "RestartAllContainersOnContainerExits",
+    ];
+    all.map(str::to_owned).to_vec()
 }
 
 /// Addresses, and the words that are none: upstream passes those over.
@@ -333,6 +338,11 @@ pub(super) fn admission(config: &KubeletConfiguration) -> Result<NodeSettings, E
     Ok(NodeSettings {
         app_armor: has_app_armor(),
         sysctls: Allowed::new(config.allowed_unsafe_sysctls.clone()).map_err(Error::Sysctls)?,
+        resizes: ResizeRules {
+            static_cpu: config.cpu_manager_policy == "static",
+            static_memory: config.memory_manager_policy == "Static",
+            limited_swap: config.memory_swap.swap_behavior == "LimitedSwap",
+        },
     })
 }
 

@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::field::{FieldError, ManifestSource};
-use crate::admission::{Allowed, Node, Rejection, Taint};
+use crate::admission::{Allowed, Node, Rejection, ResizeRules, Taint};
 use crate::pod::last::{Last, LastContainer, LastEnd};
 use crate::pod::predecessor::shell;
 use crate::pod::status::{ContainerState, Phase};
@@ -151,6 +151,8 @@ pub struct NodeSettings {
     pub app_armor: bool,
     /// What pods may set besides the safe ones.
     pub sysctls: Allowed,
+    /// What stands in the way of resizes.
+    pub resizes: ResizeRules,
 }
 
 /// The node's own object as admission sees it.
@@ -175,5 +177,6 @@ pub fn node(node: &api::Node, settings: &NodeSettings) -> Node {
         strict_groups: status.features.and_then(|f| f.supplemental_groups_policy).unwrap_or(false),
         app_armor: settings.app_armor,
         sysctls: settings.sysctls.clone(),
+        resizes: settings.resizes,
     }
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use gantry_model::names;
 use gantry_model::pod::volume::Volume;
 use gantry_model::pod::{
-    Container, Namespaces, PullPolicy, RestartAction, RestartPolicy, RestartRule, Role, TerminationMessage,
+    Container, Namespaces, PullPolicy, ResizePolicy, RestartAction, RestartPolicy, RestartRule, Role,
+    TerminationMessage,
 };
 use k8s_openapi::api::core::v1 as api;
 
@@ -112,8 +113,7 @@ fn one(at: &str, container: api::Container, role: Role, around: &Around<'_>) -> 
         tty,
         volume_mounts,
         restart_policy_rules,
-        // Inert: nothing changes a running pod's resources here.
-        resize_policy: _,
+        resize_policy,
         // Refused when set.
         volume_devices,
     } = container;
@@ -163,6 +163,7 @@ fn one(at: &str, container: api::Container, role: Role, around: &Around<'_>) -> 
         args: texts(&format!("{at}.args"), args)?,
         restart_rules,
         written,
+        resize: resize_of(&format!("{at}.resizePolicy"), resize_policy.unwrap_or_default())?,
         target: String::new(),
         working_dir: working_dir_of(at, working_dir, source)?,
         ports: network::ports(
@@ -185,6 +186,26 @@ fn one(at: &str, container: api::Container, role: Role, around: &Around<'_>) -> 
         image,
         hash,
     })
+}
+
+/// Of each resource the last word counts.
+fn resize_of(at: &str, policies: Vec<api::ContainerResizePolicy>) -> Result<ResizePolicy> {
+    let mut found = ResizePolicy::default();
+    let words = [("NotRequired", false), ("RestartContainer", true)];
+    for (index, api::ContainerResizePolicy { resource_name, restart_policy }) in policies.iter().enumerate() {
+        let restarts = one_of(format!("{at}[{index}].restartPolicy"), restart_policy, &words)?;
+        let cpu = one_of(
+            format!("{at}[{index}].resourceName"),
+            resource_name,
+            &[("cpu", true), ("memory", false)],
+        )?;
+        if cpu {
+            found.cpu_restarts = restarts;
+        } else {
+            found.memory_restarts = restarts;
+        }
+    }
+    Ok(found)
 }
 
 /// Its own policy wins over the pod's; an init container's `Always` makes it a sidecar.

@@ -154,7 +154,7 @@ fn with_spec(meta: Meta, uid: PodUid, spec: api::PodSpec, source: ManifestSource
         overhead: resources::texts(overhead),
         runtime_class: runtime_class_name.unwrap_or_default(),
         service_links: enable_service_links.unwrap_or(true),
-        resize_pending: false,
+        resize_pending: None,
         described: None,
         volumes,
         generation: meta.generation,

@@ -85,7 +85,7 @@ pub(super) fn record_end(
 ) {
     let metrics = &deps.metrics;
     match (action, result) {
-        (Action::SetUpCgroup, _) => metrics.cgroup_manager_duration.took(["create"], took),
+        (Action::SetUpCgroup { .. }, _) => metrics.cgroup_manager_duration.took(["create"], took),
         (Action::TearDownCgroup, _) => metrics.cgroup_manager_duration.took(["destroy"], took),
         (Action::RunSandbox { .. }, Err(_)) => {
             metrics.started_pods_errors.inc([]);

@@ -98,6 +98,7 @@ pub fn status(seen: StatusInputs<'_>) -> PodStatus {
         ips,
         host_ips: node.ips.now(),
         qos: qos(pod),
+        cgroup: history.resizing.cgroup,
         conditions,
         killed: orders.kill.is_some() && history.stage.ended().is_none(),
         init_containers,
@@ -301,7 +302,7 @@ impl Tally {
     fn of(view: &View<'_>, statuses: &[ContainerStatus]) -> Self {
         let mut tally = Self::default();
         for (container, status) in view.pod.containers.iter().zip(statuses) {
-            let anew = view.going_on && view.history.containers.makes_anew(&status.id);
+            let anew = view.going_on && view.history.makes_anew(&status.id);
             match (&status.state, &status.last_exit) {
                 (ContainerState::Running { .. }, _) => tally.running += 1,
                 (ContainerState::Waiting { .. }, None) => tally.waiting += 1,

@@ -3,7 +3,7 @@
 //! after each observation.
 //!
 //! devices → cgroup → volumes → sandbox (images side by side) → init containers one by one, sidecars among
-//! them staying → all others at once ([`init`], [`containers`], [`sandbox`]); probes, hooks and last
+//! them staying → all others at once ([`init`], [`containers`], [`sandbox`]); resizes ([`resize`]), probes, hooks and last
 //! words beside that ([`probes`], [`stop`], [`termination_message`]).
 
 pub mod action;
@@ -11,6 +11,7 @@ mod containers;
 mod ended;
 mod init;
 pub(super) mod probes;
+mod resize;
 pub(super) mod restart_all;
 mod sandbox;
 pub(super) mod stop;
@@ -27,6 +28,7 @@ use super::worker_state::{PodResources, WorkerState};
 use super::{Life, Orders, teardown};
 use crate::devices;
 use crate::runtime::{Instance, InstanceState, Observed, Sandbox};
+use resize::Resize;
 
 /// What to do, and when to look again at the latest.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +49,10 @@ pub struct Plan {
     pub started: bool,
     /// All containers are being started anew: whether everything old is gone.
     pub reset: Option<bool>,
+    /// Whether the pod is held to other resources than it was allocated; none while that is nobody's concern.
+    pub resizing: Option<bool>,
+    /// IDs of containers that end from now on, to start again with other resources.
+    pub restarts: Vec<String>,
 }
 
 /// A container that is kept waiting.
@@ -127,7 +133,7 @@ pub fn plan(pod: &Pod, orders: &Orders, observed: &Observed, history: &WorkerSta
     let resets = orders.kill.is_none() && history.stage.ended().is_none() && restart_all::due(facts);
     let own_end = || if orders.kill.is_none() { decide(facts, resets, &mut draft) } else { None };
     let ended = history.stage.ended().map(|(ended, _)| ended).or_else(own_end);
-    let mut reset = None;
+    let (mut reset, mut resizing, mut restarts) = (None, None, Vec::new());
     let started = history.stage.has_started() || pod.containers.iter().all(|c| has_run(facts, c));
     let life = if orders.kill.is_some() || ended.is_some() {
         teardown::plan(facts, &mut draft)
@@ -135,13 +141,14 @@ pub fn plan(pod: &Pod, orders: &Orders, observed: &Observed, history: &WorkerSta
         reset = Some(restart_all::plan(facts, &mut draft));
         if started { Life::Running } else { Life::Starting }
     } else {
-        bring_up(facts, &mut draft);
+        let resize = bring_up(facts, &mut draft);
+        (resizing, restarts) = (Some(resize.differs), resize.restarts);
         if started { Life::Running } else { Life::Starting }
     };
     probes::plan(facts, &mut draft, life);
     probes::remember(facts, &mut draft);
     let Draft { actions, abandon, waits, wake } = draft;
-    Plan { life, actions, abandon, waits, wake, ended, started, reset }
+    Plan { life, actions, abandon, waits, wake, ended, started, reset, resizing, restarts }
 }
 
 fn has_run(facts: PlanInputs<'_>, container: &Container) -> bool {
@@ -155,10 +162,10 @@ fn has_run(facts: PlanInputs<'_>, container: &Container) -> bool {
 }
 
 /// Each step as soon as the one it needs is done; what needs nothing of another goes beside it.
-fn bring_up(facts: PlanInputs<'_>, draft: &mut Draft) {
+fn bring_up(facts: PlanInputs<'_>, draft: &mut Draft) -> Resize {
     let parent = prepare(facts, draft);
     if awaits_devices(facts) {
-        return;
+        return Resize::default();
     }
     let current = sandbox::current(facts);
     let leftovers = sandbox::stop_leftovers(facts, draft, current);
@@ -166,6 +173,7 @@ fn bring_up(facts: PlanInputs<'_>, draft: &mut Draft) {
         // Whatever held the old network and name is stopped: remove before add.
         draft.act(facts, sandbox::run(facts, parent));
     }
+    let resize = resize::plan(facts, draft, current.filter(|_| parent.is_some()));
     stop::kill_unhealthy(facts, draft);
     let place = current.zip(parent).map(|(sandbox, parent)| place(sandbox, parent));
     let initialized = init::plan(facts, draft, place.as_ref());
@@ -183,6 +191,7 @@ fn bring_up(facts: PlanInputs<'_>, draft: &mut Draft) {
     }
     termination_message::read(facts, draft);
     sandbox::remove_old(facts, draft, current);
+    resize
 }
 
 fn place(sandbox: &Sandbox, parent: &str) -> SandboxRef {
@@ -207,7 +216,11 @@ fn prepare<'a>(facts: PlanInputs<'a>, draft: &mut Draft) -> Option<&'a str> {
             let runs = sandbox::current(facts).is_some();
             draft.act(facts, Action::AllocateDevices { runs });
         }
-        PodResources::Unknown | PodResources::Devices => draft.act(facts, Action::SetUpCgroup),
+        PodResources::Unknown | PodResources::Devices => {
+            // What an agent before this one has not come to is done in order, later.
+            let actuated = facts.history.resizing.actuated.clone();
+            draft.act(facts, Action::SetUpCgroup { actuated });
+        }
         PodResources::Cgroup { .. } => draft.act(facts, Action::SetUpVolumes),
         PodResources::Ready { parent } => {
             if facts.history.volumes_stale {

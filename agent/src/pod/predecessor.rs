@@ -129,7 +129,7 @@ pub(crate) fn shell(known: KnownPod) -> Pod {
         overhead: BTreeMap::new(),
         runtime_class: String::new(),
         service_links: false,
-        resize_pending: false,
+        resize_pending: None,
         described: None,
     }
 }

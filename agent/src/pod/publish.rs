@@ -7,7 +7,7 @@ use std::sync::Arc;
 use gantry_model::pod::{Pod, Role};
 use tokio::sync::watch;
 
-use super::status::{ConditionKind, ContainerState, PodStatus};
+use super::status::{Condition, ConditionKind, ContainerState, PodStatus};
 use crate::admission::Rejection;
 use crate::events::{Event, Journal, Kind, Note};
 use crate::timeline::{Span, Timeline};
@@ -181,8 +181,11 @@ impl Publisher {
 fn keep(last: &PodStatus, next: &mut PodStatus, now_wall: i64) {
     for condition in &mut next.conditions {
         let before = last.conditions.iter().find(|other| other.kind == condition.kind);
-        condition.since =
-            before.filter(|other| other.holds == condition.holds).map_or(now_wall, |other| other.since);
+        let same = |other: &&Condition| {
+            other.holds == condition.holds
+                && (other.reason == condition.reason || !condition.kind.counts_by_reason())
+        };
+        condition.since = before.filter(same).map_or(now_wall, |other| other.since);
     }
     if next.ips.is_empty() {
         next.ip.clone_from(&last.ip);

@@ -1,68 +1,123 @@
-//! A resize in place, which this kubelet does not do: what a pod was admitted with stays, whatever the
-//! API asks for later, and whichever agent looks after the pod then. Pure: owns its words, and the
-//! comparison with [`Admitted`]; never changes a cgroup. Called by [`crate::pod_workers`] when a pod is described anew, or taken up
-//! again.
-//!
-//! Containers that start again, the status and the admission of other pods all read the description,
-//! so the admitted numbers are put back into it: nothing sees half of a resize.
+//! What is said of a resize in place, in upstream's words. Pure: owns the texts of its events; never decides about one.
+//! Called by the worker, by the effect that carries a resize out, and by [`crate::pod_workers`], which takes it up.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
-use gantry_model::admitted::Admitted;
-use gantry_model::pod::Pod;
+use gantry_model::go_json;
+use gantry_model::pod::{Container, PendingResize, Pod};
+use serde::Serialize;
 
-/// The condition's reason, upstream's own.
-pub(crate) const REASON: &str = "Infeasible";
-/// And its message.
-pub(crate) const MESSAGE: &str =
-    "In-place resize is not supported by this kubelet; the pod keeps the resources it was admitted with";
+use crate::events::{Kind, Note};
 
-/// `described`, with the resources of `admitted`.
-pub(crate) fn keep(admitted: &Pod, described: Arc<Pod>) -> Arc<Pod> {
-    Admitted::of(admitted).keep(described)
+/// As upstream's events sum up what is asked for.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Summary<'a> {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    init_containers: Vec<Entry<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    containers: Vec<Entry<'a>>,
+    generation: i64,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    error: &'a str,
+}
+
+#[derive(Serialize)]
+struct Entry<'a> {
+    name: &'a str,
+    resources: Lists<'a>,
+}
+
+#[derive(Serialize)]
+struct Lists<'a> {
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    limits: &'a BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    requests: &'a BTreeMap<String, String>,
+}
+
+/// It was allocated what it asks for.
+#[must_use]
+pub(crate) fn started(pod: &Pod) -> Note {
+    let text = text(pod, pod.generation, "", "Pod resize started");
+    Note::pod(Kind::Normal, "ResizeStarted", text)
+}
+
+/// It is held to what it was allocated.
+#[must_use]
+pub(crate) fn completed(pod: &Pod, generation: i64) -> Note {
+    Note::pod(Kind::Normal, "ResizeCompleted", text(pod, generation, "", "Pod resize completed"))
+}
+
+/// It is not yet, for this reason.
+#[must_use]
+pub(crate) fn failed(pod: &Pod, generation: i64, error: &str) -> Note {
+    Note::pod(Kind::Warning, "ResizeError", text(pod, generation, error, "Pod resize error"))
+}
+
+/// `wanted` asks for what it does not get.
+#[must_use]
+pub(crate) fn pending(wanted: &Pod, why: &PendingResize) -> Note {
+    let reason = if why.infeasible { "ResizeInfeasible" } else { "ResizeDeferred" };
+    let what = format!("Pod resize {}", why.reason());
+    Note::pod(Kind::Warning, reason, text(wanted, why.generation, &why.message, &what))
+}
+
+fn text(pod: &Pod, generation: i64, error: &str, what: &str) -> String {
+    let summary = Summary {
+        init_containers: pod.init_containers.iter().map(entry).collect(),
+        containers: pod.containers.iter().map(entry).collect(),
+        generation,
+        error,
+    };
+    match go_json::text(&summary) {
+        Ok(summary) => format!("{what}: {summary}"),
+        // As upstream.
+        Err(_) => what.to_owned(),
+    }
+}
+
+fn entry(container: &Container) -> Entry<'_> {
+    let Container { name, written, .. } = container;
+    Entry { name, resources: Lists { limits: &written.limits, requests: &written.requests } }
 }
 
 #[cfg(test)]
 mod tests {
-    use gantry_model::pod::{Container, Requirements, Resources};
+    use gantry_model::pod::Requirements;
 
     use super::*;
-    use crate::pod::tests::{container, pod};
+    use crate::pod::tests::{container, in_role, pod};
+    use gantry_model::pod::Role;
 
-    fn sized(cpu: i64) -> Container {
-        let text = [("cpu".to_owned(), format!("{cpu}m"))];
-        Container {
-            resources: Resources { cpu_request: Some(cpu), ..Resources::default() },
-            written: Requirements { requests: text.into(), ..Requirements::default() },
-            ..container("a")
+    #[test]
+    fn events_have_upstreams_words() {
+        let requests = [("cpu".to_owned(), "100m".to_owned())].into();
+        let written = Requirements { requests, ..Requirements::default() };
+        let web = Container { written, ..container("web") };
+        let init_containers = vec![in_role("init", Role::Init)];
+        let pod = Pod { containers: vec![web], init_containers, generation: 3, ..pod() };
+        let sizes = r#""initContainers":[{"name":"init","resources":{}}],"containers":[{"name":"web","resources":{"requests":{"cpu":"100m"}}}]"#;
+        let note = started(&pod);
+        assert_eq!((note.kind, &*note.reason), (Kind::Normal, "ResizeStarted"));
+        assert_eq!(note.message, format!("Pod resize started: {{{sizes},\"generation\":3}}"));
+        let note = completed(&pod, 2);
+        assert_eq!((note.kind, &*note.reason), (Kind::Normal, "ResizeCompleted"));
+        assert_eq!(note.message, format!("Pod resize completed: {{{sizes},\"generation\":2}}"));
+        let note = failed(&pod, 3, "busy");
+        assert_eq!((note.kind, &*note.reason), (Kind::Warning, "ResizeError"));
+        assert_eq!(
+            note.message,
+            format!("Pod resize error: {{{sizes},\"generation\":3,\"error\":\"busy\"}}")
+        );
+        for (infeasible, reason, word) in
+            [(true, "ResizeInfeasible", "Infeasible"), (false, "ResizeDeferred", "Deferred")]
+        {
+            let why = PendingResize { infeasible, message: "full".to_owned(), generation: 3 };
+            let note = pending(&pod, &why);
+            assert_eq!((note.kind, &*note.reason), (Kind::Warning, reason));
+            let text = format!("Pod resize {word}: {{{sizes},\"generation\":3,\"error\":\"full\"}}");
+            assert_eq!(note.message, text);
         }
-    }
-
-    #[test]
-    fn a_resize_keeps_what_was_admitted_and_takes_the_rest() {
-        let admitted = Pod { containers: vec![sized(100)], ..pod() };
-        let mut wanted = Pod { containers: vec![sized(500)], generation: 2, ..pod() };
-        wanted.containers[0].image = "new".into();
-        let kept = keep(&admitted, Arc::new(wanted));
-        assert_eq!(kept.containers[0].resources, admitted.containers[0].resources);
-        assert_eq!(kept.containers[0].written, admitted.containers[0].written);
-        assert_eq!((kept.containers[0].image.as_str(), kept.generation), ("new", 2));
-        assert!(kept.resize_pending);
-        // The pod as a whole, too.
-        let own = Requirements { limits: [("cpu".to_owned(), "1".to_owned())].into(), ..Default::default() };
-        let wanted = Pod { containers: vec![sized(100)], resources: Some(own), ..pod() };
-        let kept = keep(&admitted, Arc::new(wanted));
-        assert_eq!((&kept.resources, kept.resize_pending), (&None, true));
-    }
-
-    #[test]
-    fn a_resize_that_is_taken_back_is_pending_no_more() {
-        let admitted = Pod { containers: vec![sized(100)], ..pod() };
-        let resized = keep(&admitted, Arc::new(Pod { containers: vec![sized(500)], ..pod() }));
-        let back = Arc::new(admitted.clone());
-        assert_eq!(*keep(&resized, back), admitted);
-        // An ephemeral container that is new has been admitted with nothing.
-        let more = Pod { ephemeral_containers: vec![container("debug")], ..admitted.clone() };
-        assert!(!keep(&admitted, Arc::new(more)).resize_pending);
     }
 }

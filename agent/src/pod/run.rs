@@ -7,12 +7,14 @@ mod hook;
 mod image;
 mod pod_resources;
 mod probe;
+mod resize;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use gantry_metrics::{Metrics, ProbeMetrics};
+use gantry_model::allocation::held;
 use gantry_model::clock::Clock;
 use gantry_model::names::parse_image;
 use gantry_model::pod::{Container, Pod};
@@ -187,7 +189,7 @@ pub(super) fn open_stage(pod: &Pod, action: &Action, start: i64) -> Option<Span>
 fn stage_of(action: &Action) -> Option<(&'static str, &str)> {
     match action {
         Action::AllocateDevices { .. } => Some(("devices", "")),
-        Action::SetUpCgroup => Some(("cgroup", "")),
+        Action::SetUpCgroup { .. } => Some(("cgroup", "")),
         Action::SetUpVolumes => Some(("volumes", "")),
         Action::EnsureImage { container, .. } => Some(("image", container)),
         Action::RunSandbox { .. } => Some(("sandbox", "")),
@@ -199,6 +201,7 @@ fn stage_of(action: &Action) -> Option<(&'static str, &str)> {
         | Action::StopContainer { .. }
         | Action::ReadLastWords { .. }
         | Action::RemoveContainer { .. }
+        | Action::Resize { .. }
         | Action::StopSandbox { .. }
         | Action::RemoveSandbox { .. }
         | Action::TearDownVolumes
@@ -239,7 +242,7 @@ pub(super) async fn add_runtime_spans(
 async fn effect(task: Task<'_>, action: &Action, made: &mut String) -> Result<Output, WaitReason> {
     match action {
         Action::AllocateDevices { runs } => pod_resources::devices(task, *runs).await,
-        Action::SetUpCgroup => pod_resources::cgroup(task).await,
+        Action::SetUpCgroup { actuated } => pod_resources::cgroup(task, actuated).await,
         Action::SetUpVolumes | Action::RefreshVolumes => pod_resources::volumes(task).await,
         Action::TearDownVolumes => pod_resources::no_volumes(task).await,
         Action::TearDownCgroup => pod_resources::no_cgroup(task).await,
@@ -254,7 +257,7 @@ async fn effect(task: Task<'_>, action: &Action, made: &mut String) -> Result<Ou
         Action::CreateContainer { container, attempt, place, image, .. } => {
             let container = find(task.pod, container)?;
             *made = container::create(task, container, *attempt, place, image).await?;
-            Ok(Output::Done)
+            Ok(Output::Container(held(task.pod, container)))
         }
         Action::StartContainer { container, attempt, id } => {
             container::start(task, find(task.pod, container)?, *attempt, id).await
@@ -278,6 +281,9 @@ async fn effect(task: Task<'_>, action: &Action, made: &mut String) -> Result<Ou
             container::last_words(task, of, log.as_deref()).await
         }
         Action::RemoveContainer { id } => container::remove(task, id).await,
+        Action::Resize { sandbox, steps, ids, before, cgroup } => {
+            resize::resize(task, resize::Request { sandbox, steps, ids, before, cgroup: *cgroup }).await
+        }
     }
 }
 

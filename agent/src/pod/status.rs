@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use gantry_model::cgroup::limits::Limits;
 use gantry_model::pod::Role;
 use gantry_model::pod::qos::Qos;
 
@@ -70,6 +71,8 @@ pub struct PodStatus {
     pub host_ips: Vec<String>,
     /// As in PodStatus.qosClass.
     pub qos: Qos,
+    /// What its cgroup holds it to, where that is known.
+    pub cgroup: Option<Limits>,
     /// In upstream's order.
     pub conditions: Vec<Condition>,
     /// Unix nanoseconds; when the agent took it up.
@@ -103,6 +106,8 @@ pub struct Condition {
     pub message: String,
     /// Unix nanoseconds; when it began or ceased to hold.
     pub since: i64,
+    /// The version of the spec that it is about; 0 when that is the status'.
+    pub generation: i64,
 }
 
 /// The conditions a kubelet keeps.
@@ -122,9 +127,17 @@ pub enum ConditionKind {
     AllContainersRestarting,
     /// The API asks for other resources than it has.
     PodResizePending,
+    /// It is held to other resources than it was allocated.
+    PodResizeInProgress,
 }
 
 impl ConditionKind {
+    /// A resize of another reason is another one, as upstream.
+    #[must_use]
+    pub fn counts_by_reason(self) -> bool {
+        matches!(self, Self::PodResizePending | Self::PodResizeInProgress)
+    }
+
     /// As Kubernetes spells it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -136,6 +149,7 @@ impl ConditionKind {
             Self::PodScheduled => "PodScheduled",
             Self::AllContainersRestarting => "AllContainersRestarting",
             Self::PodResizePending => "PodResizePending",
+            Self::PodResizeInProgress => "PodResizeInProgress",
         }
     }
 }
@@ -182,6 +196,8 @@ pub struct ContainerStatus {
     pub user: Option<User>,
     /// What the runtime holds it to while it runs, when the runtime says so.
     pub actual: Option<Actual>,
+    /// The memory that it was made or updated to ask for, while it runs: as written, where that is known.
+    pub memory_request: Option<String>,
     /// The newest attempt's number.
     pub restart_count: u32,
     /// It runs, its hook is done, its startup probe has succeeded.

@@ -19,6 +19,7 @@ use super::count;
 use super::phase::{self, StatusInputs};
 use super::plan::{Action, Ended, Op, Plan, Wait, plan};
 use super::publish::Publisher;
+use super::resize;
 use super::restart::Backoff;
 use super::run::{Deps, Finished, NoteSender, add_runtime_spans, open_stage, perform};
 use super::status::{ConditionKind, PodStatus};
@@ -114,6 +115,7 @@ impl Worker {
         let rejection = refused.clone().filter(|_| last.end.is_none());
         let taken_up = last.started_at;
         history.backoffs.crash = Backoff::up_to(deps.longest_wait);
+        history.resizing.rules = deps.cgroups.rules();
         history.inherit(last, refused, now, wall);
         let first = phase::status(StatusInputs {
             pod: &pod,
@@ -239,6 +241,7 @@ impl Worker {
                 Err(error) => tracing::warn!(error = chain(&error), "cannot read the log folder"),
             }
         }
+        self.history.resizing.recall(self.deps.checkpoints.actuated(&self.pod.uid).await);
         match self.deps.checkpoints.load(&self.pod.uid).await {
             Ok(marks) => self.history.recall(marks),
             Err(error) => tracing::warn!(error = chain(&error), "probes begin anew"),
@@ -315,6 +318,7 @@ impl Worker {
             self.event(Note::pod(Kind::Normal, "DeadlineExceeded", message));
         }
         self.history.settle(&plan, now);
+        self.tell_resize(plan.resizing);
         let Plan { life, actions, abandon, waits, wake, .. } = plan;
         abandon.iter().for_each(|op| self.abandon(op));
         self.tell_waits(&waits);
@@ -351,6 +355,22 @@ impl Worker {
         }
         let rest = self.keep_observation(observed, life, now);
         Some(wake.map_or(rest, |wake| wake.saturating_sub(now).min(rest)))
+    }
+
+    /// What came of a resize; whether the pod is held to other resources than it was allocated.
+    fn tell_resize(&mut self, differs: Option<bool>) {
+        let resizing = &mut self.history.resizing;
+        let error = resizing.take_error().filter(|_| differs.is_some());
+        let done = differs.and_then(|differs| resizing.settle(&self.pod, differs));
+        if let Some(change) = resizing.count(differs.is_some()) {
+            self.deps.metrics.pod_in_progress_resizes.add([], change);
+        }
+        if let Some((generation, error)) = error {
+            self.event(resize::failed(&self.pod, generation, &error));
+        }
+        if let Some(generation) = done {
+            self.event(resize::completed(&self.pod, generation));
+        }
     }
 
     /// Until the runtime is asked again.

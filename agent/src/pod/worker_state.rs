@@ -9,6 +9,7 @@ mod backoffs;
 mod containers;
 pub mod hooks;
 mod outcome;
+mod resizing;
 mod sandboxes;
 mod stage;
 
@@ -22,6 +23,7 @@ pub use containers::ContainerMemory;
 use gantry_model::pod::Pod;
 pub use hooks::Hooks;
 pub use outcome::Output;
+pub use resizing::{InProgress, Resizing};
 pub use sandboxes::SandboxMemory;
 pub use stage::{ActiveTime, Progress, Stage};
 
@@ -113,6 +115,8 @@ pub struct WorkerState {
     pub resources: PodResources,
     /// What is in the volumes may be older than what it is made from.
     pub volumes_stale: bool,
+    /// Between two sizes.
+    pub resizing: Resizing,
     /// Why there is no sandbox, or why stopping fails.
     pub pod_trouble: Option<String>,
     /// What the API knew.
@@ -162,6 +166,9 @@ impl WorkerState {
     pub fn redescribe(&mut self, old: &Pod, new: &Pod) {
         // The downward API shows these.
         self.volumes_stale |= (&old.labels, &old.annotations) != (&new.labels, &new.annotations);
+        if self.resizing.redescribe(old, new) {
+            self.backoffs.forget_retry(&Op::Resize);
+        }
         for container in new.every_container() {
             if old.container(&container.name).is_some_and(|before| before.image != container.image) {
                 self.containers.forget_image(&container.name);
@@ -179,6 +186,7 @@ impl WorkerState {
         self.containers.absorb(pod, observed, now);
         self.containers.absorb_verdicts(pod, observed, &self.probing);
         self.sandboxes.absorb(pod, observed, now);
+        self.resizing.absorb(observed);
         if !self.looked && self.active.is_new() {
             let oldest = observed.sandboxes.iter().map(|s| s.created_at).filter(|at| *at > 0).min();
             self.active.inherit(oldest.map_or(Duration::ZERO, |at| age(at, wall)));
@@ -195,6 +203,9 @@ impl WorkerState {
         }
         if let (None, Some(ended)) = (self.stage.ended(), plan.ended) {
             self.stage.end(ended, now);
+        }
+        for id in &plan.restarts {
+            self.resizing.restarts.entry(id.clone()).or_insert(now);
         }
         match plan.reset {
             None => {}
@@ -238,6 +249,12 @@ impl WorkerState {
             _ => {}
         }
         self.flights.insert(action.op(), until);
+    }
+
+    /// Whether this start of a container is ended to be made anew, whatever code it ends with.
+    #[must_use]
+    pub fn makes_anew(&self, id: &str) -> bool {
+        self.containers.makes_anew(id) || self.resizing.restarts.contains_key(id)
     }
 
     /// An effect was given up: what it was about is free again.

@@ -326,7 +326,7 @@ async fn a_pod_whose_uid_is_being_swept_waits_for_the_end_of_that_also_when_it_h
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_resize_that_comes_while_no_agent_runs_changes_nothing_of_the_pod() {
+async fn a_resize_that_comes_while_no_agent_runs_is_taken_up_by_the_next() {
     let machine = ManagerFixture::new();
     let sized = |cpu: &str, generation: i64| {
         machine.server.edit(WEB, |pod| {
@@ -341,20 +341,20 @@ async fn a_resize_that_comes_while_no_agent_runs_changes_nothing_of_the_pod() {
     drop(kubelet);
     sized("500m", 2);
     let _kubelet = machine.kubelet();
-    let told = |generation: i64, pending: bool| {
+    let told = |generation: i64, cpu: &'static str| {
         move |server: &FakeApiServer| {
             let status = server.get(WEB)?["status"].clone();
             let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
-            let found = conditions.iter().find(|one| one["type"] == "PodResizePending");
-            let right = found.map(|one| &one["reason"]) == pending.then_some(&json!("Infeasible"));
-            (right && status["observedGeneration"] == generation).then_some(status)
+            let resizes =
+                conditions.iter().any(|one| one["type"].as_str().is_some_and(|of| of.contains("Resize")));
+            let held = status["containerStatuses"][0]["allocatedResources"] == json!({ "cpu": cpu });
+            (!resizes && held && status["observedGeneration"] == generation).then_some(status)
         }
     };
-    let status = machine.server.until("the resize is pending", told(2, true)).await;
-    assert_eq!(status["containerStatuses"][0]["allocatedResources"], json!({ "cpu": "100m" }));
-    assert_eq!(status["containerStatuses"][0]["resources"]["requests"], json!({ "cpu": "100m" }));
-    // Whoever sees the description that was admitted sees no resize.
+    // What came while no agent ran is taken up by the next one.
+    let status = machine.server.until("the pod is resized", told(2, "500m")).await;
+    assert_eq!(status["containerStatuses"][0]["resources"]["requests"], json!({ "cpu": "500m" }));
     sized("100m", 3);
-    machine.server.until("no resize", told(3, false)).await;
-    assert_eq!(machine.runtime.count("start"), 1);
+    machine.server.until("and back", told(3, "100m")).await;
+    assert_eq!((machine.runtime.count("start"), machine.runtime.count("update c")), (1, 2));
 }

@@ -10,10 +10,12 @@ use super::*;
 use crate::checkpoint::Checkpoints;
 use crate::checkpoint::fake::Memory;
 use crate::logs::dir::LogDir;
-use crate::pod::status::{ConditionKind, ContainerState, Phase};
+use crate::pod::status::{ContainerState, Phase};
 use crate::pod::tests::{deps, pod};
 use crate::runtime::Runtime;
 use crate::runtime::fake::{Call, FakeRuntime, Script};
+
+mod resizes;
 
 struct WorkersFixture {
     runtime: FakeRuntime,
@@ -463,27 +465,6 @@ mod described {
         let log = machine.runtime.log();
         let at = |part: &str| log.iter().rposition(|line| line.contains(part)).unwrap();
         assert!(at("remove-sandbox") < at("run-sandbox"), "{log:?}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_resize_changes_neither_the_pod_nor_what_others_are_admitted_beside() {
-        let machine = WorkersFixture::new();
-        let mut agent = machine.agent(vec![]);
-        agent.admit_by(node(1000));
-        agent.take(vec![asks("a", "a-1", 400)], SourcesReady::ALL);
-        running(&find(&agent, "a-1")).await;
-        agent.take(vec![asks("a", "a-1", 900), asks("b", "b-1", 500)], SourcesReady::ALL);
-        let a = find(&agent, "a-1");
-        assert_eq!(a.pod.containers[0].resources.cpu_request, Some(400));
-        let pending = a.wait(|s| s.holds(ConditionKind::PodResizePending)).await;
-        let condition = pending.conditions.last().unwrap();
-        assert_eq!(
-            (condition.kind, condition.reason.as_str()),
-            (ConditionKind::PodResizePending, "Infeasible")
-        );
-        running(&find(&agent, "b-1")).await;
-        agent.take(vec![asks("a", "a-1", 400), asks("b", "b-1", 500)], SourcesReady::ALL);
-        find(&agent, "a-1").wait(|s| !s.holds(ConditionKind::PodResizePending)).await;
     }
 
     #[tokio::test(start_paused = true)]

@@ -409,6 +409,16 @@ impl Runtime for CriRuntime {
         })
     }
 
+    fn memory_in_use<'a>(&'a self, id: &'a str) -> Effect<'a, Option<u64>> {
+        Box::pin(async move {
+            let ask = wire::ContainerStatsRequest { container_id: id.to_owned() };
+            let answer = self.runtime().container_stats(timed(ask, self.node.request_timeout)).await;
+            let wrap = |status: Status| Error::Stats { id: id.to_owned(), source: failure(&status) };
+            let memory = answer.map_err(wrap)?.into_inner().stats.and_then(|stats| stats.memory);
+            Ok(memory.and_then(|memory| memory.usage_bytes).map(|bytes| bytes.value))
+        })
+    }
+
     fn update_sandbox_resources<'a>(&'a self, id: &'a str, pod: &'a Pod) -> Effect<'a, ()> {
         Box::pin(async move {
             let ask = resources::sandbox_update(id, pod, &self.node.rules);

@@ -32,6 +32,7 @@ pub enum Call {
     Remove,
     UpdateContainer,
     UpdateSandbox,
+    Stats,
     Exec,
     Changes,
 }
@@ -94,6 +95,11 @@ impl FakeRuntime {
     /// Each command run in the container takes the next entry; the last one stays.
     pub fn script_exec(&self, container: &str, execs: &[Exec]) {
         self.lock().execs.insert(container.to_owned(), execs.to_vec());
+    }
+
+    /// From now on containers of this name have so many bytes of memory in use.
+    pub fn use_memory(&self, container: &str, bytes: u64) {
+        self.lock().in_use.insert(container.to_owned(), bytes);
     }
 
     /// What stands at the end of a log, such as `/logs/web/0.log`.

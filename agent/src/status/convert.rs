@@ -41,6 +41,7 @@ pub(crate) fn status(pod: &Pod, status: &PodStatus, base: &api::PodStatus) -> ap
     let init_container_statuses = of.all(&status.init_containers, base.init_container_statuses.as_deref());
     let ephemeral = of.all(&status.ephemeral_containers, base.ephemeral_container_statuses.as_deref());
     let rejected = status.conditions.is_empty();
+    let running = base.phase.as_deref() == Some("Running");
     api::PodStatus {
         observed_generation: Some(status.observed_generation).filter(|n| *n > 0),
         phase: Some(phase.to_owned()),
@@ -58,7 +59,7 @@ pub(crate) fn status(pod: &Pod, status: &PodStatus, base: &api::PodStatus) -> ap
         container_statuses: list(by_name(container_statuses)),
         init_container_statuses: list(init_container_statuses),
         ephemeral_container_statuses: list(by_name(ephemeral)),
-        resources: (!rejected).then(|| amounts::of_pod(pod, base.phase.as_deref() == Some("Running"))),
+        resources: (!rejected).then(|| amounts::of_pod(pod, running, status.cgroup.as_ref())),
         allocated_resources: (!rejected).then(|| amounts::requests(pod)).filter(|list| !list.is_empty()),
         ..base.clone()
     }

@@ -3,7 +3,6 @@
 use gantry_model::pod::Role;
 
 use super::container::View;
-use crate::pod::resize;
 use crate::pod::status::{Condition, ConditionKind, ContainerState, ContainerStatus, Phase};
 
 /// In the kubelet's order.
@@ -24,11 +23,26 @@ pub(super) fn all(
     if crate::pod::plan::restart_all::may(view.pod) {
         all.push(all_restarting(view, phase));
     }
-    if view.pod.resize_pending && matches!(phase, Phase::Pending | Phase::Running) {
-        let message = resize::MESSAGE.to_owned();
-        all.push(because(ConditionKind::PodResizePending, true, resize::REASON, message));
+    if matches!(phase, Phase::Pending | Phase::Running) {
+        all.extend(resizes(view));
     }
     all
+}
+
+/// Those that hold: a resize that waits, and one that goes on.
+fn resizes(view: &View<'_>) -> impl Iterator<Item = Condition> {
+    let pending = view.pod.resize_pending.as_ref().map(|why| Condition {
+        generation: why.generation,
+        ..because(ConditionKind::PodResizePending, true, why.reason(), why.message.clone())
+    });
+    let going_on = view.history.resizing.in_progress.as_ref().map(|now| {
+        let reason = if now.error.is_empty() { "" } else { "Error" };
+        Condition {
+            generation: now.generation,
+            ..because(ConditionKind::PodResizeInProgress, true, reason, now.error.clone())
+        }
+    });
+    pending.into_iter().chain(going_on)
 }
 
 fn all_restarting(view: &View<'_>, phase: Phase) -> Condition {
@@ -45,7 +59,7 @@ fn all_restarting(view: &View<'_>, phase: Phase) -> Condition {
 }
 
 fn plain(kind: ConditionKind, holds: bool) -> Condition {
-    Condition { kind, holds, reason: String::new(), message: String::new(), since: 0 }
+    Condition { kind, holds, reason: String::new(), message: String::new(), since: 0, generation: 0 }
 }
 
 fn because(kind: ConditionKind, holds: bool, reason: &str, message: String) -> Condition {

@@ -72,9 +72,15 @@ impl View<'_> {
             last_id,
             user: newest.and_then(|n| n.user.clone()),
             actual: newest.and_then(|n| n.actual).filter(|_| runs),
+            memory_request: self.memory_request(name).filter(|_| runs),
             restart_count: self.restart_count(container, newest),
             log_path: log.map(|n| n.log_path.clone()).unwrap_or_default(),
         }
+    }
+
+    /// The runtime is told none: what was last actuated.
+    fn memory_request(&self, name: &str) -> Option<String> {
+        self.history.resizing.actuated.containers.get(name)?.requests.get("memory").cloned()
     }
 
     /// Never falls: what the runtime has forgotten the API may remember (trap 8).
@@ -205,9 +211,7 @@ impl View<'_> {
     }
 
     fn is_made_anew(&self, container: &Container) -> bool {
-        self.observed
-            .newest(&container.name)
-            .is_some_and(|newest| self.history.containers.makes_anew(&newest.id))
+        self.observed.newest(&container.name).is_some_and(|newest| self.history.makes_anew(&newest.id))
     }
 
     fn has_failed_hook(&self, container: &Container) -> bool {

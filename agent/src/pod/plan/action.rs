@@ -1,8 +1,13 @@
 //! The effects a plan is made of. Pure: owns the types; never carries one out (that is
 //! [`crate::pod::run`]). Made by the planner.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use gantry_model::allocation::Allocation;
+use gantry_model::cgroup::limits::Limits;
+use gantry_model::resize::Step;
 
 use crate::checkpoint::Marks;
 use crate::pod::probing::ProbeKind;
@@ -15,7 +20,10 @@ pub enum Action {
     AllocateDevices {
         runs: bool,
     },
-    SetUpCgroup,
+    /// `actuated`: what its containers are held to, if they are.
+    SetUpCgroup {
+        actuated: Allocation,
+    },
     SetUpVolumes,
     /// Objects or the pod's own fields have changed: what is in the volumes follows.
     RefreshVolumes,
@@ -78,6 +86,14 @@ pub enum Action {
     RemoveContainer {
         id: String,
     },
+    /// `ids`: of the containers that run. `before`, `cgroup`: what containers and pod are held to.
+    Resize {
+        sandbox: String,
+        steps: Vec<Step>,
+        ids: BTreeMap<String, String>,
+        before: Allocation,
+        cgroup: Limits,
+    },
     StopSandbox {
         id: String,
     },
@@ -122,6 +138,7 @@ pub enum Op {
     StopContainer(String),
     LastWords(String),
     RemoveContainer(String),
+    Resize,
     StopSandbox(String),
     RemoveSandbox(String),
     NoVolumes,
@@ -138,6 +155,7 @@ impl Op {
             | Self::Container(_)
             | Self::StopContainer(_)
             | Self::RemoveContainer(_)
+            | Self::Resize
             | Self::StopSandbox(_)
             | Self::RemoveSandbox(_) => true,
             Self::Devices
@@ -162,7 +180,7 @@ impl Action {
     pub fn op(&self) -> Op {
         match self {
             Self::AllocateDevices { .. } => Op::Devices,
-            Self::SetUpCgroup => Op::Cgroup,
+            Self::SetUpCgroup { .. } => Op::Cgroup,
             Self::SetUpVolumes => Op::Volumes,
             Self::RefreshVolumes => Op::Refresh,
             Self::EnsureImage { container, .. } => Op::Image(container.clone()),
@@ -176,6 +194,7 @@ impl Action {
             Self::StopContainer { id, .. } => Op::StopContainer(id.clone()),
             Self::ReadLastWords { id, .. } => Op::LastWords(id.clone()),
             Self::RemoveContainer { id } => Op::RemoveContainer(id.clone()),
+            Self::Resize { .. } => Op::Resize,
             Self::StopSandbox { id } => Op::StopSandbox(id.clone()),
             Self::RemoveSandbox { id } => Op::RemoveSandbox(id.clone()),
             Self::TearDownVolumes => Op::NoVolumes,

@@ -136,7 +136,7 @@ fn is_lost(facts: PlanInputs<'_>, container: &Container) -> bool {
 
 /// Whether one that has ended so is started again.
 fn again(facts: PlanInputs<'_>, container: &Container, instance: &Instance) -> bool {
-    if facts.history.containers.makes_anew(&instance.id) {
+    if facts.history.makes_anew(&instance.id) {
         return true;
     }
     let code = match &instance.state {

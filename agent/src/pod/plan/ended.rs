@@ -55,7 +55,7 @@ fn is_done(facts: PlanInputs<'_>, container: &Container, lost: bool) -> bool {
             .containers
             .last
             .get(&container.name)
-            .is_some_and(|last| facts.history.containers.makes_anew(&last.id))
+            .is_some_and(|last| facts.history.makes_anew(&last.id))
         && match facts.record(container).map(|instance| &instance.state) {
             Some(InstanceState::Exited(exit)) => !starts_again(container, exit.code),
             Some(InstanceState::Unknown) => !starts_again(container, UNKNOWN_CODE),

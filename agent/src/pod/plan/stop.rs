@@ -103,7 +103,7 @@ pub(super) fn kill_unhealthy(facts: PlanInputs<'_>, draft: &mut Draft) {
 pub(super) fn winds_down(facts: PlanInputs<'_>) -> bool {
     let for_good = |container: &Container| {
         let Some(instance) = facts.observed.newest(&container.name) else { return false };
-        if facts.history.containers.makes_anew(&instance.id) {
+        if facts.history.makes_anew(&instance.id) {
             return false;
         }
         match &instance.state {
@@ -132,6 +132,10 @@ fn verdict(
                 format!("Init container {name} definition changed")
             }
         };
+        return Some((*since, facts.pod.grace, why));
+    }
+    if let Some(since) = facts.history.resizing.restarts.get(&instance.id) {
+        let why = format!("Container {} resize requires restart", container.name);
         return Some((*since, facts.pod.grace, why));
     }
     if let Some(since) = facts.history.containers.hooks.failed(&instance.id) {

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use gantry_base::error::chain;
+use gantry_model::allocation::held;
 use gantry_model::pod::Container;
 
 use super::{Output, Task, WaitReason, both, kill_error, wait_reason};
@@ -67,6 +68,12 @@ async fn create_container(
     let facts = &PodFacts { ips: place.ips.clone() };
     let images = &super::image::resolve_image_volumes(task, container).await?;
     let setup = &configure(ContainerRequest { deps, pod, container, attempt, image, facts, images }).await?;
+    // Before it is there: one that is held to what nobody knows would start again for its next resize.
+    let amounts = held(pod, container);
+    deps.checkpoints
+        .actuate_container(&pod.uid, &container.name, &amounts)
+        .await
+        .map_err(|error| wait_reason("CreateContainerConfigError", chain(&error)))?;
     let created = deps.runtime.create_container(NewContainer {
         pod,
         container,

@@ -1,8 +1,11 @@
 //! The resources of a pod: cgroup, volumes, sandbox, checkpoint. Owns the effects and the texts of
 //! their failures. Called by [`super::effect`].
 
+use std::sync::Arc;
+
 use gantry_base::error::chain;
-use gantry_model::admitted::Admitted;
+use gantry_model::allocation::Allocation;
+use gantry_model::cgroup::limits::of_pod;
 use gantry_model::pod::{Origin, Pod};
 
 use super::{Output, Task, WaitReason, both, kill_error, wait_reason};
@@ -13,14 +16,11 @@ use crate::events::NodeNote;
 use crate::ports;
 use crate::runtime::{NewSandbox, Users};
 
-/// Only a pod of the API can be asked for with other resources later.
+/// It is this agent's, and what it is allocated is known.
 async fn claim(task: Task<'_>) -> Result<(), crate::checkpoint::Error> {
     let (checkpoints, pod) = (&task.deps.checkpoints, task.pod);
     checkpoints.claim(&pod.uid, &pod.origin).await?;
-    match pod.origin {
-        Origin::Api => checkpoints.admit(&pod.uid, &Admitted::of(pod)).await,
-        Origin::Run | Origin::Static => Ok(()),
-    }
+    checkpoints.allocate(&pod.uid, &Allocation::of(pod)).await
 }
 
 /// Devices of plugins. A pod that does not get them is refused, late as it is.
@@ -37,14 +37,31 @@ pub(super) async fn devices(task: Task<'_>, runs: bool) -> Result<Output, WaitRe
     }
 }
 
-/// The claim comes first: what an agent leaves that dies in between can still be told from another's.
-pub(super) async fn cgroup(task: Task<'_>) -> Result<Output, WaitReason> {
+/// The claim comes first: what an agent leaves that dies in between can still be told from another's. One that runs is
+/// held to what it is `actuated` with: its next size comes in steps.
+pub(super) async fn cgroup(task: Task<'_>, actuated: &Allocation) -> Result<Output, WaitReason> {
+    let Task { deps, pod, .. } = task;
+    let pod = match actuated.containers.is_empty() {
+        true => pod.clone(),
+        false => Arc::unwrap_or_clone(actuated.apply(Arc::new(pod.clone()))),
+    };
     let made = match claim(task).await {
-        Ok(()) => task.deps.cgroups.set_up(task.pod).await.map_err(|error| error.message),
+        Ok(()) => deps.cgroups.set_up(&pod).await.map_err(|error| error.message),
         Err(error) => Err(chain(&error)),
     };
-    match made {
-        Ok(parent) => Ok(Output::Text(parent)),
+    let alone = Allocation { pod: pod.resources.clone(), ..Allocation::default() };
+    let told = match (made, &alone.pod) {
+        (Ok(parent), Some(_)) => match deps.checkpoints.actuate(&pod.uid, &alone).await {
+            Ok(()) => Ok(parent),
+            Err(error) => Err(chain(&error)),
+        },
+        (made, _) => made,
+    };
+    match told {
+        Ok(parent) => {
+            let limits = of_pod(&pod, &deps.cgroups.rules());
+            Ok(Output::Cgroup { parent, pod: alone.pod, limits })
+        }
         Err(error) => {
             let message = format!("unable to ensure pod container exists: {error}");
             task.tell(Warning, "FailedCreatePodContainer", message.as_str()).await;
@@ -95,7 +112,7 @@ pub(super) async fn sandbox(
     require_network(task).await?;
     if replaces {
         // Whoever ended the one before may have ended the pod's cgroup, and its limits, with it.
-        cgroup(task).await?;
+        cgroup(task, &Allocation::default()).await?;
         let message = "Pod sandbox changed, it will be killed and re-created.";
         task.tell(Normal, "SandboxChanged", message).await;
     }

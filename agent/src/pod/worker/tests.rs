@@ -34,6 +34,7 @@ mod images;
 mod init;
 mod life;
 mod probes;
+mod resizes;
 
 pub(super) const IMAGE: &str = "reg/img:v1";
 

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use gantry_model::pod::Pod;
+use gantry_model::allocation::Allocation;
+use gantry_model::cgroup::limits::Limits;
+use gantry_model::pod::{Pod, Requirements};
 
 use super::{Ended, PodResources, Rejection, WaitReason, WorkerState};
 use crate::pod::plan::Action;
@@ -19,6 +21,12 @@ pub enum Output {
     ProbeResult(ProbeResult),
     /// A text: a cgroup's name, last words.
     Text(String),
+    /// A pod's cgroup: its name, and what it was made with.
+    Cgroup { parent: String, pod: Option<Requirements>, limits: Limits },
+    /// A container that was made with these amounts.
+    Container(Requirements),
+    /// A resize: what containers and pod are held to now.
+    Resized { actuated: Allocation, cgroup: Limits },
     /// Nothing that the next observation does not show.
     Done,
 }
@@ -43,7 +51,8 @@ impl WorkerState {
     fn record_success(&mut self, pod: &Pod, action: &Action, output: Output, now: Duration) {
         match (action, output) {
             (Action::AllocateDevices { .. }, _) => self.resources = PodResources::Devices,
-            (Action::SetUpCgroup, Output::Text(parent)) => {
+            (Action::SetUpCgroup { .. }, Output::Cgroup { parent, pod, limits }) => {
+                self.resizing.note_cgroup(pod, limits);
                 self.resources = PodResources::Cgroup { parent };
                 self.pod_trouble = None;
             }
@@ -92,6 +101,13 @@ impl WorkerState {
                 self.sandboxes.stopped.insert(id.clone());
                 self.pod_trouble = None;
             }
+            (Action::CreateContainer { container, .. }, Output::Container(with)) => {
+                self.resizing.note_container(container, with);
+                self.pod_trouble = None;
+            }
+            (Action::Resize { .. }, Output::Resized { actuated, cgroup }) => {
+                self.resizing.note_steps(actuated, cgroup);
+            }
             (
                 Action::RunSandbox { .. }
                 | Action::CreateContainer { .. }
@@ -101,7 +117,8 @@ impl WorkerState {
                 _,
             ) => self.pod_trouble = None,
             (
-                Action::SetUpCgroup
+                Action::SetUpCgroup { .. }
+                | Action::Resize { .. }
                 | Action::EnsureImage { .. }
                 | Action::Probe { .. }
                 | Action::ReadLastWords { .. },
@@ -144,7 +161,8 @@ impl WorkerState {
                 self.api.refused = Some(Rejection::new(&trouble.reason, message));
                 self.stage.end(Ended::Refused, now);
             }
-            Action::SetUpCgroup
+            Action::Resize { .. } => self.resizing.fail(pod, trouble.message),
+            Action::SetUpCgroup { .. }
             | Action::SetUpVolumes
             | Action::TearDownVolumes
             | Action::TearDownCgroup

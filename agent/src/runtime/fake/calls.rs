@@ -264,6 +264,15 @@ impl Runtime for FakeRuntime {
         self.effect(Call::UpdateContainer, act, wrap)
     }
 
+    fn memory_in_use<'a>(&'a self, id: &'a str) -> Effect<'a, Option<u64>> {
+        let wanted = id.to_owned();
+        let act = move |state: &mut State| {
+            let name = state.container(&wanted)?.view.name.clone();
+            Ok(Some(state.in_use.get(&name).copied().unwrap_or(0)))
+        };
+        self.effect(Call::Stats, act, |source| Error::Stats { id: id.to_owned(), source })
+    }
+
     fn update_sandbox_resources<'a>(&'a self, id: &'a str, _pod: &'a Pod) -> Effect<'a, ()> {
         let wanted = id.to_owned();
         let act = move |state: &mut State| {

@@ -38,6 +38,8 @@ pub(super) struct State {
     /// Of one kind of call, instead.
     pub(super) latencies: BTreeMap<Call, Duration>,
     pub(super) timeline_latency: Duration,
+    /// Bytes by container.
+    pub(super) in_use: BTreeMap<String, u64>,
     pub(super) log: Vec<String>,
 }
 
@@ -77,6 +79,7 @@ impl Default for State {
             latency: Duration::ZERO,
             latencies: BTreeMap::new(),
             timeline_latency: Duration::ZERO,
+            in_use: BTreeMap::new(),
             log: Vec::new(),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gantry_model::cgroup::limits::{Rules, of_pod as cgroup_of};
+use gantry_model::cgroup::limits::{Limits, Rules, of_pod as cgroup_of};
 use gantry_model::pod::{Container, Pod, Role};
 use gantry_model::quantity::{parse_milli, parse_units};
 use gantry_model::requests;
@@ -103,18 +103,21 @@ fn limits(pod: &Pod) -> BTreeMap<String, Quantity> {
 }
 
 /// Its resources as the status of the whole pod shows them: of one that runs, what its cgroup holds it
-/// to.
-pub(super) fn of_pod(pod: &Pod, running: bool) -> api::ResourceRequirements {
+/// to, as it was last written.
+pub(super) fn of_pod(pod: &Pod, running: bool, cgroup: Option<&Limits>) -> api::ResourceRequirements {
     let list = |list: BTreeMap<String, Quantity>| Some(list).filter(|list| !list.is_empty());
-    let (limits, requests) = if running { allocated_amounts(pod) } else { (limits(pod), requests(pod)) };
+    let (limits, requests) = if running { actual_amounts(pod, cgroup) } else { (limits(pod), requests(pod)) };
     api::ResourceRequirements { claims: None, limits: list(limits), requests: list(requests) }
 }
 
 /// Limits and requests by the numbers in its cgroup; what the kernel cannot tell apart is not shown.
-fn allocated_amounts(pod: &Pod) -> (BTreeMap<String, Quantity>, BTreeMap<String, Quantity>) {
+fn actual_amounts(
+    pod: &Pod,
+    cgroup: Option<&Limits>,
+) -> (BTreeMap<String, Quantity>, BTreeMap<String, Quantity>) {
     let own = pod.resources.clone().unwrap_or_default();
     let (mut limits, mut requests) = (as_written(&own.limits), as_written(&own.requests));
-    let cgroup = cgroup_of(pod, &Rules::default());
+    let cgroup = cgroup.copied().unwrap_or_else(|| cgroup_of(pod, &Rules::default()));
     let described = |list: &BTreeMap<String, String>| list.get("cpu").map_or(0, |text| parse("cpu", text));
     let share = (cgroup.cpu_shares.saturating_mul(1000).saturating_add(1023)) / 1024;
     if share > LEAST_REQUEST || described(&own.requests) > LEAST_REQUEST {
@@ -159,7 +162,7 @@ mod tests {
             ..container("a")
         };
         let of = |containers: Vec<Container>, running| {
-            serde_json::to_value(of_pod(&Pod { containers, ..pod() }, running)).unwrap()
+            serde_json::to_value(of_pod(&Pod { containers, ..pod() }, running, None)).unwrap()
         };
         let json =
             serde_json::json!({"requests": {"cpu": "250m", "memory": "64Mi"}, "limits": {"memory": "64Mi"}});

@@ -7,7 +7,7 @@ use super::{text, time};
 use crate::pod::status::{Condition, ConditionKind, PodStatus};
 
 const DISRUPTION: &str = "DisruptionTarget";
-/// Nobody else writes these; no resize is ever in progress here.
+/// Nobody else writes these.
 const OWN: [&str; 8] = [
     "PodReadyToStartContainers",
     "Initialized",
@@ -49,9 +49,16 @@ pub(super) fn all(pod: &Pod, status: &PodStatus, base: &api::PodStatus) -> Vec<a
 fn one(condition: &Condition, status: &PodStatus, before: &[api::PodCondition]) -> api::PodCondition {
     let kind = condition.kind.as_str();
     let holds = if condition.holds { "True" } else { "False" };
-    let old = before.iter().find(|old| old.type_ == kind && old.status == holds);
+    let same = |old: &&api::PodCondition| {
+        let reason = old.reason.as_deref().unwrap_or_default();
+        old.type_ == kind
+            && old.status == holds
+            && (reason == condition.reason || !condition.kind.counts_by_reason())
+    };
+    let old = before.iter().find(same);
     // The moment it changed, however often an agent begins anew.
     let since = old.and_then(|old| old.last_transition_time.clone());
+    let own = Some(condition.generation).filter(|n| *n > 0);
     let of_all = condition.kind == ConditionKind::AllContainersRestarting;
     api::PodCondition {
         type_: kind.to_owned(),
@@ -61,7 +68,7 @@ fn one(condition: &Condition, status: &PodStatus, before: &[api::PodCondition]) 
         last_transition_time: since.or_else(|| time(condition.since)),
         last_probe_time: None,
         // Upstream says none of this one.
-        observed_generation: generation(status).filter(|_| !of_all),
+        observed_generation: own.or_else(|| generation(status)).filter(|_| !of_all),
     }
 }
 

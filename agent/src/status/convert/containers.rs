@@ -140,6 +140,9 @@ fn resources(spec: &Container, status: &ContainerStatus) -> api::ResourceRequire
         set(&mut limits, "memory", actual.memory_limit, 0);
         set(&mut requests, "cpu", actual.cpu_request, amounts::LEAST_REQUEST);
     }
+    if let Some(memory) = status.memory_request.as_ref().filter(|_| !requests.is_empty()) {
+        requests.insert("memory".to_owned(), Quantity(memory.clone()));
+    }
     let list = |list: BTreeMap<String, Quantity>| Some(list).filter(|list| !list.is_empty());
     api::ResourceRequirements { claims: None, limits: list(limits), requests: list(requests) }
 }

@@ -15,7 +15,7 @@ use crate::runtime::{Actual, Exit, User};
 const NOW: i64 = 1_800_000_000_123_456_789;
 
 fn condition(kind: ConditionKind, holds: bool) -> Condition {
-    Condition { kind, holds, reason: String::new(), message: String::new(), since: NOW }
+    Condition { kind, holds, reason: String::new(), message: String::new(), since: NOW, generation: 0 }
 }
 
 fn running(name: &str) -> ContainerStatus {
