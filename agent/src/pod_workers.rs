@@ -266,7 +266,7 @@ impl PodWorkers {
                 *handle = handle.update(pod);
             }
             Err(why) => {
-                let (kept, news) = self.resizes.refuse(handle.pod.clone(), why.clone());
+                let (kept, news) = self.resizes.refuse(handle.pod.clone(), &why);
                 if news {
                     handle.tell(resize::pending(&wanted, &why));
                 }

@@ -163,7 +163,7 @@ fn one(at: &str, container: api::Container, role: Role, around: &Around<'_>) -> 
         args: texts(&format!("{at}.args"), args)?,
         restart_rules,
         written,
-        resize: resize_of(&format!("{at}.resizePolicy"), resize_policy.unwrap_or_default())?,
+        resize: resize_of(&format!("{at}.resizePolicy"), resize_policy.as_deref().unwrap_or_default())?,
         target: String::new(),
         working_dir: working_dir_of(at, working_dir, source)?,
         ports: network::ports(
@@ -189,7 +189,7 @@ fn one(at: &str, container: api::Container, role: Role, around: &Around<'_>) -> 
 }
 
 /// Of each resource the last word counts.
-fn resize_of(at: &str, policies: Vec<api::ContainerResizePolicy>) -> Result<ResizePolicy> {
+fn resize_of(at: &str, policies: &[api::ContainerResizePolicy]) -> Result<ResizePolicy> {
     let mut found = ResizePolicy::default();
     let words = [("NotRequired", false), ("RestartContainer", true)];
     for (index, api::ContainerResizePolicy { resource_name, restart_policy }) in policies.iter().enumerate() {

@@ -131,7 +131,7 @@ impl Resizes {
     }
 
     /// It does not, for now or for good: as it runs on, and whether that is news.
-    pub(super) fn refuse(&mut self, kept: Arc<Pod>, why: PendingResize) -> (Arc<Pod>, bool) {
+    pub(super) fn refuse(&mut self, kept: Arc<Pod>, why: &PendingResize) -> (Arc<Pod>, bool) {
         let mut news = false;
         if let Some(wish) = self.wishes.get_mut(&kept.uid) {
             let old = wish.verdict.replace(why.clone());
