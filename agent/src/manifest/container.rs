@@ -133,17 +133,8 @@ fn one(at: &str, container: api::Container, role: Role, around: &Around<'_>) -> 
     let restart_rules =
         rules_of(&format!("{at}.restartPolicyRules"), restart_policy_rules.unwrap_or_default(), has_own)?;
     if role == Role::Init {
-        for (field, set) in [
-            ("lifecycle", lifecycle.is_some()),
-            ("livenessProbe", liveness_probe.is_some()),
-            ("readinessProbe", readiness_probe.is_some()),
-            ("startupProbe", startup_probe.is_some()),
-        ] {
-            if set {
-                let why = "may not be set for init containers without restartPolicy=Always";
-                return Err(forbidden(format!("{at}.{field}"), why));
-            }
-        }
+        let probes = [&liveness_probe, &readiness_probe, &startup_probe].map(Option::is_some);
+        refuse_of_init(at, lifecycle.is_some(), probes)?;
     }
     let security = security::container(
         (&format!("{at}.securityContext"), &name),
@@ -186,6 +177,24 @@ fn one(at: &str, container: api::Container, role: Role, around: &Around<'_>) -> 
         image,
         hash,
     })
+}
+
+/// `probes`: whether there is one of liveness, of readiness, of startup.
+fn refuse_of_init(at: &str, lifecycle: bool, probes: [bool; 3]) -> Result<()> {
+    let [liveness, readiness, startup] = probes;
+    let fields = [
+        ("lifecycle", lifecycle),
+        ("livenessProbe", liveness),
+        ("readinessProbe", readiness),
+        ("startupProbe", startup),
+    ];
+    match fields.into_iter().find(|(_, set)| *set) {
+        Some((field, _)) => Err(forbidden(
+            format!("{at}.{field}"),
+            "may not be set for init containers without restartPolicy=Always",
+        )),
+        None => Ok(()),
+    }
 }
 
 /// Of each resource the last word counts.

@@ -59,10 +59,9 @@ pub fn status(seen: StatusInputs<'_>) -> PodStatus {
         close(pod, &mut init_containers, &mut containers);
     }
     let end = end_of(orders, history, over);
-    let begun = view.has_begun();
     let phase = match &end {
         Some(end) => end.phase,
-        None => phase(&view, over, begun, &init_containers, &containers),
+        None => phase(&view, over, view.has_begun(), &init_containers, &containers),
     };
     let mut conditions = conditions::all(&view, phase, &init_containers, &containers);
     if matches!(history.stage.ended(), Some((Ended::Refused, _))) && observed.containers.is_empty() {

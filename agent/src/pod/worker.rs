@@ -85,6 +85,14 @@ pub struct Worker {
     notes: mpsc::Receiver<Note>,
 }
 
+/// Of a pod that nothing was done for yet.
+fn new_history(deps: &Deps, now: Duration) -> WorkerState {
+    let mut history = WorkerState::new(now);
+    history.backoffs.crash = Backoff::up_to(deps.longest_wait);
+    history.resizing.rules = deps.cgroups.rules();
+    history
+}
+
 /// From one time to another of the wall clock.
 fn span_of(from: i64, to: i64) -> Duration {
     Duration::from_nanos(u64::try_from(to.saturating_sub(from)).unwrap_or(0))
@@ -110,12 +118,10 @@ impl Worker {
         let (orders_in, orders) = watch::channel(Orders::default());
         let (pods_in, pods) = watch::channel(pod.clone());
         let (pokes_in, pokes) = watch::channel(0);
-        let (observed, mut history) = (Observed::default(), WorkerState::new(now));
+        let (observed, mut history) = (Observed::default(), new_history(&deps, now));
         // Told once: what the API has as ended was told by an agent before.
         let rejection = refused.clone().filter(|_| last.end.is_none());
         let taken_up = last.started_at;
-        history.backoffs.crash = Backoff::up_to(deps.longest_wait);
-        history.resizing.rules = deps.cgroups.rules();
         history.inherit(last, refused, now, wall);
         let first = phase::status(StatusInputs {
             pod: &pod,

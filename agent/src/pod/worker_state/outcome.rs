@@ -50,27 +50,6 @@ impl WorkerState {
 
     fn record_success(&mut self, pod: &Pod, action: &Action, output: Output, now: Duration) {
         match (action, output) {
-            (Action::AllocateDevices { .. }, _) => self.resources = PodResources::Devices,
-            (Action::SetUpCgroup { .. }, Output::Cgroup { parent, pod, limits }) => {
-                self.resizing.note_cgroup(pod, limits);
-                self.resources = PodResources::Cgroup { parent };
-                self.pod_trouble = None;
-            }
-            (Action::SetUpVolumes, _) => {
-                if let PodResources::Cgroup { parent } = &self.resources {
-                    self.resources = PodResources::Ready { parent: parent.clone() };
-                }
-                self.pod_trouble = None;
-            }
-            (Action::RefreshVolumes, _) => self.pod_trouble = None,
-            (Action::TearDownVolumes, _) => {
-                self.resources = PodResources::NoVolumes;
-                self.pod_trouble = None;
-            }
-            (Action::TearDownCgroup, _) => {
-                self.resources = PodResources::Gone;
-                self.pod_trouble = None;
-            }
             (Action::EnsureImage { container, attempt }, Output::Image(image)) => {
                 // One of the container itself stays until it is overcome.
                 if self.containers.troubles.get(container).is_some_and(|(trouble, _)| trouble.is_of_image()) {
@@ -118,13 +97,45 @@ impl WorkerState {
             ) => self.pod_trouble = None,
             (
                 Action::SetUpCgroup { .. }
-                | Action::Resize { .. }
+                | Action::AllocateDevices { .. }
+                | Action::SetUpVolumes
+                | Action::RefreshVolumes
+                | Action::TearDownVolumes
+                | Action::TearDownCgroup,
+                output,
+            ) => self.record_resources(action, output),
+            (
+                Action::Resize { .. }
                 | Action::EnsureImage { .. }
                 | Action::Probe { .. }
                 | Action::ReadLastWords { .. },
                 _,
             ) => {}
         }
+    }
+
+    /// Of what a pod has beside its sandbox: devices, cgroup, volumes.
+    fn record_resources(&mut self, action: &Action, output: Output) {
+        match (action, output) {
+            (Action::AllocateDevices { .. }, _) => {
+                self.resources = PodResources::Devices;
+                return;
+            }
+            (Action::SetUpCgroup { .. }, Output::Cgroup { parent, pod, limits }) => {
+                self.resizing.note_cgroup(pod, limits);
+                self.resources = PodResources::Cgroup { parent };
+            }
+            (Action::SetUpVolumes, _) => {
+                if let PodResources::Cgroup { parent } = &self.resources {
+                    self.resources = PodResources::Ready { parent: parent.clone() };
+                }
+            }
+            (Action::TearDownVolumes, _) => self.resources = PodResources::NoVolumes,
+            (Action::TearDownCgroup, _) => self.resources = PodResources::Gone,
+            (Action::RefreshVolumes, _) => {}
+            _ => return,
+        }
+        self.pod_trouble = None;
     }
 
     fn record_failure(&mut self, pod: &Pod, action: &Action, trouble: WaitReason, now: Duration) {
