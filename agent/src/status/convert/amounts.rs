@@ -67,9 +67,14 @@ pub(super) fn requests(pod: &Pod) -> BTreeMap<String, Quantity> {
         let more = pod.overhead.get(name);
         of.chain(own).chain(more).any(|text| text.ends_with('i'))
     };
+    // The pod's own number comes back as it was written, thousandths of a byte, too.
+    let own = |name: &str| {
+        let text = pod.resources.as_ref()?.requests.get(name)?;
+        (!pod.overhead.contains_key(name)).then(|| Quantity(text.clone()))
+    };
     let all = requests::requests(pod).into_iter();
     all.map(|(name, amount)| {
-        let amount = format_quantity(&name, amount, texts(&name));
+        let amount = own(&name).unwrap_or_else(|| format_quantity(&name, amount, texts(&name)));
         (name, amount)
     })
     .collect()
@@ -173,6 +178,23 @@ mod tests {
         assert_eq!(of(both.clone(), true).get("limits"), None);
         assert_eq!(of(both, false)["limits"]["memory"], "64Mi");
         assert_eq!(of(vec![container("a")], true), serde_json::json!({}));
+    }
+
+    #[test]
+    fn what_a_pod_asks_for_itself_is_told_as_it_was_written() {
+        use gantry_model::pod::Requirements;
+
+        let own = |text: &str| Requirements {
+            requests: BTreeMap::from([("memory".to_owned(), text.to_owned())]),
+            ..Requirements::default()
+        };
+        let of = |text, overhead: &[(&str, &str)]| {
+            let overhead = overhead.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+            requests(&Pod { resources: Some(own(text)), overhead, ..crate::pod::tests::pod() })
+                .remove("memory")
+        };
+        assert_eq!(of("10m", &[]), Some(Quantity("10m".to_owned())));
+        assert_eq!(of("1Ki", &[("memory", "1Ki")]), Some(Quantity("2Ki".to_owned())));
     }
 
     #[test]
