@@ -8,16 +8,21 @@
 mod attr;
 pub(crate) mod conntrack;
 mod expr;
+mod kept;
 mod kube;
+mod members;
 mod message;
+mod owner;
+mod set;
 mod table;
 
 pub(crate) use expr::{Match, Rule, Verdict};
+pub(crate) use kept::with;
 pub(crate) use kube::{Family, Table, remove as remove_kube, tables as kube_tables};
+pub(crate) use members::{MemberLayout, Which, remove as remove_members};
 pub(crate) use message::Hook;
-pub(crate) use table::{
-    Edit, InstalledRule, RuleChange, RuleOwner, TableChain, TableLayout, garbage, remove,
-};
+pub(crate) use owner::{RuleOwner, garbage};
+pub(crate) use table::{Edit, InstalledRule, RuleChange, TableChain, TableLayout, remove};
 
 use std::io;
 
@@ -65,9 +70,13 @@ pub(crate) enum Error {
     #[error("the kernel's rules changed {tries} times while they were read or written")]
     Restless { tries: u32 },
     #[error("chain {chain} has {found} rules {whose}, not {expected}")]
-    Count { chain: &'static str, whose: &'static str, found: usize, expected: usize },
+    Count { chain: &'static str, whose: String, found: usize, expected: usize },
     #[error("a rule {whose} in chain {chain} says something else")]
-    Changed { chain: &'static str, whose: &'static str },
+    Changed { chain: &'static str, whose: String },
+    #[error("the pod has the addresses [{found}], not [{expected}]")]
+    Addresses { found: String, expected: String },
+    #[error("set {set} has no {address} of the pod")]
+    Member { set: String, address: std::net::IpAddr },
 }
 
 /// What an errno means here that its own text does not tell.
@@ -94,6 +103,12 @@ impl Error {
         }
     }
 
+    /// Whether what was asked for is not there.
+    fn is_missing(&self) -> bool {
+        const ENOENT: i32 = rustix::io::Errno::NOENT.raw_os_error();
+        matches!(self, Error::Refused { source, .. } if source.raw_os_error() == Some(ENOENT))
+    }
+
     /// Whether rules have changed since the generation that a batch was planned on.
     fn is_stale(&self) -> bool {
         const ERESTART: i32 = 85;
@@ -111,11 +126,18 @@ pub(crate) struct NftReply {
 /// A socket to the kernel's packet filter, of the calling thread's network namespace.
 pub(crate) struct Netfilter {
     socket: Socket,
+    /// Whether all answers are read.
+    is_settled: bool,
 }
 
 impl Netfilter {
-    pub(crate) fn open() -> Result<Netfilter, Error> {
-        Ok(Netfilter { socket: Socket::open(NETLINK_NETFILTER)? })
+    pub(super) fn open() -> Result<Netfilter, Error> {
+        Ok(Netfilter { socket: Socket::open(NETLINK_NETFILTER)?, is_settled: true })
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.is_settled = false;
+        Ok(self.socket.send(bytes)?)
     }
 
     /// Asks for a whole list.
@@ -130,7 +152,7 @@ impl Netfilter {
         for _ in 0..DUMP_TRIES {
             let mut bytes = Vec::new();
             let sequence = self.append(&mut bytes, kind, NLM_F_REQUEST | NLM_F_DUMP, family, 0, attributes);
-            self.socket.send(&bytes)?;
+            self.send(&bytes)?;
             let answers = self.receive(what, sequence)?;
             if !answers.consistent {
                 continue;
@@ -155,7 +177,7 @@ impl Netfilter {
     ) -> Result<Vec<NftReply>, Error> {
         let mut bytes = Vec::new();
         let sequence = self.append(&mut bytes, kind, NLM_F_REQUEST | NLM_F_ACK, family, 0, attributes);
-        self.socket.send(&bytes)?;
+        self.send(&bytes)?;
         self.receive(what, sequence).map(|answers| answers.list)
     }
 
@@ -185,15 +207,10 @@ impl Netfilter {
 
     /// Reads up to the verdict on the message of this number, or to the first refusal of any.
     fn receive(&mut self, what: &'static str, sequence: u32) -> Result<NftReplies, Error> {
-        let mut answers = NftReplies { what, sequence, list: Vec::new(), parts: 0, consistent: true };
-        loop {
-            let told = answers.list.len();
-            let is_over = answers.receive_datagram(self.socket.receive()?)?;
-            answers.parts += usize::from(answers.list.len() > told);
-            if is_over {
-                return Ok(answers);
-            }
-        }
+        let mut answers = NftReplies::new(what, sequence);
+        let received = answers.receive_all(&mut self.socket);
+        self.is_settled = answers.is_over;
+        received.map(|()| answers)
     }
 }
 
@@ -206,26 +223,41 @@ struct NftReplies {
     parts: usize,
     /// False for a dump that something changed under.
     consistent: bool,
+    /// Whether the verdict on the message was in it, be it a refusal.
+    is_over: bool,
 }
 
 impl NftReplies {
-    /// Takes a datagram in; true once the verdict was in it. One that cannot be read to its end is an error: the verdict
-    /// may have been there, and no other one would come.
-    fn receive_datagram(&mut self, mut rest: &[u8]) -> Result<bool, Error> {
+    fn new(what: &'static str, sequence: u32) -> NftReplies {
+        NftReplies { what, sequence, list: Vec::new(), parts: 0, consistent: true, is_over: false }
+    }
+
+    fn receive_all(&mut self, socket: &mut Socket) -> Result<(), Error> {
+        while !self.is_over {
+            let told = self.list.len();
+            self.receive_datagram(socket.receive()?)?;
+            self.parts += usize::from(self.list.len() > told);
+        }
+        Ok(())
+    }
+
+    /// Takes a datagram in. One that cannot be read to its end is an error: the verdict may have been there, and no other
+    /// one would come.
+    fn receive_datagram(&mut self, mut rest: &[u8]) -> Result<(), Error> {
         let what = self.what;
-        while !rest.is_empty() {
+        while !rest.is_empty() && !self.is_over {
             let message = ReplyMessage::parse_first(rest).ok_or(Error::Broken { what })?;
             rest = rest.get(message.aligned..).unwrap_or_default();
             self.consistent &= message.flags & NLM_F_DUMP_INTR == 0;
             match message.kind {
-                NLMSG_ERROR | NLMSG_DONE => match message.code().ok_or(Error::Broken { what })? {
-                    0 if message.sequence == self.sequence => return Ok(true),
-                    0 => {}
-                    code => {
+                NLMSG_ERROR | NLMSG_DONE => {
+                    let code = message.code().ok_or(Error::Broken { what })?;
+                    self.is_over = message.sequence == self.sequence;
+                    if code != 0 {
                         let source = io::Error::from_raw_os_error(code.saturating_abs());
                         return Err(Error::Refused { what, source });
                     }
-                },
+                }
                 NLMSG_OVERRUN => return Err(Error::Overrun { what }),
                 kind if message.sequence == self.sequence => {
                     let body = message.payload.get(FAMILY_HEADER..).unwrap_or_default().to_vec();
@@ -234,7 +266,7 @@ impl NftReplies {
                 _ => {}
             }
         }
-        Ok(false)
+        Ok(())
     }
 }
 

@@ -19,7 +19,7 @@ use ipnet::IpNet;
 
 use crate::masquerade;
 use crate::netlink::{self, Netlink};
-use crate::nft::{self, Edit, Netfilter, RuleChange, RuleOwner, conntrack};
+use crate::nft::{self, Edit, InstalledRule, RuleChange, RuleOwner, conntrack};
 use crate::request::{AttachmentTarget, NodeDirs, ValidAttachment};
 use crate::result::CniResult;
 use crate::sysctl;
@@ -75,15 +75,16 @@ pub(crate) fn add(config: &Config, target: AttachmentTarget<'_>, previous: &CniR
     let addresses = addresses(target, previous);
     let rules: Vec<_> = addresses.iter().flat_map(|address| plan::rules(config, *address)).collect();
     refuse_listeners(config, target, &addresses)?;
-    let mut netfilter = Netfilter::open().map_err(Error::Kernel)?;
-    netfilter.edit(&plan::layout(), |found| {
-        let (own, others): (Vec<_>, Vec<_>) = found.iter().cloned().partition(|found| owner.has(found));
+    let decide = |found: &[InstalledRule]| {
+        let (own, others): (Vec<_>, Vec<_>) =
+            found.iter().cloned().partition(|found| found.is_of(|of| *of == owner));
         if let Some((port, taken_by)) = rules.iter().find_map(|rule| plan::conflict(rule, &others)) {
-            return Err(Error::Taken { port, owner: taken_by, pod: target.pod() });
+            return Err(Edit::Refused(Error::Taken { port, owner: taken_by, pod: target.pod() }));
         }
         let add = rules.iter().map(|rule| rule.with_comment(&owner, &target.pod())).collect();
-        Ok(RuleChange { remove: own, add })
-    })?;
+        Ok(RuleChange::of_rules(own, add))
+    };
+    nft::with(|netfilter| netfilter.edit(&plan::layout(), |_, found| decide(found)))?;
     let opened = open_localhost(config, &addresses);
     if opened.is_err() {
         // A failed ADD leaves nothing.
@@ -138,7 +139,7 @@ fn forget_flows(config: &Config, addresses: &[IpNet]) {
 /// Takes the pod's ports back, if it has any; ports that the configuration does not name, too.
 pub(crate) fn del(config: &Config, target: AttachmentTarget<'_>) -> Result<(), Error> {
     let owner = RuleOwner::of(target);
-    nft::remove(&plan::layout(), |found| owner.has(found)).map_err(Error::Kernel)?;
+    nft::remove(&plan::layout(), |of| *of == owner).map_err(Error::Kernel)?;
     // The addresses are not known any more, and do not matter: ports do.
     forget_flows(config, &[masquerade::host_net(config::ANY_V4), masquerade::host_net(config::ANY_V6)]);
     Ok(())
@@ -159,14 +160,13 @@ pub(crate) fn check(config: &Config, target: AttachmentTarget<'_>, result: &CniR
     if rules.is_empty() {
         return Ok(());
     }
-    Netfilter::open()
-        .and_then(|mut netfilter| netfilter.check(&plan::layout(), &RuleOwner::of(target), &rules))
-        .map_err(Error::Check)
+    let owner = RuleOwner::of(target);
+    nft::with(|netfilter| netfilter.check(&plan::layout(), &owner, &rules)).map_err(Error::Check)
 }
 
 /// Whether the kernel has what ports need.
 pub(crate) fn status() -> Result<(), Error> {
-    Netfilter::open().and_then(|mut netfilter| netfilter.status(&plan::layout())).map_err(Error::Kernel)
+    nft::with(|netfilter| netfilter.status(&plan::layout())).map_err(Error::Kernel)
 }
 
 impl Mapping {

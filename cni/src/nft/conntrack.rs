@@ -37,18 +37,23 @@ pub(crate) fn forget_udp(v4: bool, ports: &[(IpAddr, u16)]) -> Result<usize, Err
         return Ok(0);
     }
     let family = if v4 { AF_INET } else { AF_INET6 };
-    let mut socket = Netfilter::open()?;
-    let flows = socket.dump("to list connections", GET, family, &[])?;
-    let mut forgotten = 0;
-    for flow in flows.iter().filter(|answer| answer.kind == NEW && is_to(&answer.body, ports)) {
-        match socket.request("to forget a connection", DELETE, family, key(&flow.body).as_slice()) {
-            Ok(_) => forgotten += 1,
-            // It ended by itself.
-            Err(Error::Refused { source, .. }) if source.raw_os_error() == Some(ENOENT) => {}
-            Err(error) => return Err(error),
+    super::with(|socket| socket.forget_udp(family, ports))
+}
+
+impl Netfilter {
+    fn forget_udp(&mut self, family: u8, ports: &[(IpAddr, u16)]) -> Result<usize, Error> {
+        let flows = self.dump("to list connections", GET, family, &[])?;
+        let mut forgotten = 0;
+        for flow in flows.iter().filter(|answer| answer.kind == NEW && is_to(&answer.body, ports)) {
+            match self.request("to forget a connection", DELETE, family, key(&flow.body).as_slice()) {
+                Ok(_) => forgotten += 1,
+                // It ended by itself.
+                Err(Error::Refused { source, .. }) if source.raw_os_error() == Some(ENOENT) => {}
+                Err(error) => return Err(error),
+            }
         }
+        Ok(forgotten)
     }
-    Ok(forgotten)
 }
 
 /// Whether a flow went to one of the ports when it came.

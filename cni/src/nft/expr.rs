@@ -25,6 +25,8 @@ pub(crate) enum Match {
     Family { v4: bool },
     /// `ip saddr NET`, after [`Match::Family`]
     From(IpNet),
+    /// `ip saddr @SET`, after [`Match::Family`]
+    FromSet { v4: bool, set: String },
     /// `ip daddr NET`
     To(IpNet),
     /// `ip daddr != NET`
@@ -132,6 +134,11 @@ impl Match {
                 vec![meta(META_NFPROTO), compare(Is::Equal, &[if *v4 { NFPROTO_IPV4 } else { NFPROTO_IPV6 }])]
             }
             Match::From(net) => address(*net, false, Is::Equal),
+            Match::FromSet { v4, set } => {
+                let (offset, length) = source(*v4);
+                let lookup = Attrs::new().u32(2, REG_1).text(1, set);
+                vec![payload(NETWORK, offset, length), expression("lookup", &lookup)]
+            }
             Match::To(net) => address(*net, true, Is::Equal),
             Match::NotTo(net) => address(*net, true, Is::Unequal),
             Match::Port { protocol, port } => vec![
@@ -190,9 +197,9 @@ fn address(net: IpNet, destination: bool, is: Is) -> Vec<Attrs> {
         IpAddr::V6(address) => address.octets().to_vec(),
     };
     let (offset, length) = match (net, destination) {
-        (IpNet::V4(_), false) => (12, 4),
+        (IpNet::V4(_), false) => source(true),
         (IpNet::V4(_), true) => (16, 4),
-        (IpNet::V6(_), false) => (8, 16),
+        (IpNet::V6(_), false) => source(false),
         (IpNet::V6(_), true) => (24, 16),
     };
     let load = payload(NETWORK, offset, length);
@@ -202,6 +209,11 @@ fn address(net: IpNet, destination: bool, is: Is) -> Vec<Attrs> {
     } else {
         vec![load, mask(&bytes(net.netmask())), compared]
     }
+}
+
+/// Where the source address is in a packet's header, and how long.
+fn source(v4: bool) -> (u32, u32) {
+    if v4 { (12, 4) } else { (8, 16) }
 }
 
 fn expression(name: &str, data: &Attrs) -> Attrs {

@@ -46,7 +46,7 @@ const PREFIX: &str = "KUBE-";
 
 /// The tables of both families; none where there is no nf_tables.
 pub(crate) fn tables() -> Result<Vec<Table>, Error> {
-    let listed = Netfilter::open().and_then(|mut netfilter| {
+    let listed: Result<_, Error> = super::with(|netfilter| {
         let mut found = Vec::new();
         for family in Family::ALL {
             found.extend(netfilter.tables(family)?.into_iter().map(|name| (family, name)));
@@ -62,7 +62,7 @@ pub(crate) fn tables() -> Result<Vec<Table>, Error> {
 /// Takes away what is theirs, and tables of iptables that were not there `before` and are empty then. Tells how many
 /// chains and tables went.
 pub(crate) fn remove(before: &[Table]) -> Result<usize, Error> {
-    let removed = Netfilter::open().and_then(|mut netfilter| {
+    let removed: Result<_, Error> = super::with(|netfilter| {
         let mut count = 0;
         for family in Family::ALL {
             count += netfilter.clear(family, before)?;

@@ -6,7 +6,7 @@ use super::attr::{self, Attrs};
 use super::{INET, NLM_F_APPEND, NLM_F_CREATE, Rule};
 
 /// `NFNL_SUBSYS_NFTABLES`, in the upper byte of a message's type.
-const SUBSYSTEM: u16 = 10 << 8;
+pub(super) const SUBSYSTEM: u16 = 10 << 8;
 pub(super) const NEW_TABLE: u16 = SUBSYSTEM;
 pub(super) const GET_TABLE: u16 = SUBSYSTEM | 1;
 const DEL_TABLE: u16 = SUBSYSTEM | 2;
@@ -72,7 +72,7 @@ pub(super) struct BatchMessage {
     pub(super) attributes: Attrs,
 }
 
-fn message(kind: u16, flags: u16, attributes: Attrs) -> BatchMessage {
+pub(super) fn message(kind: u16, flags: u16, attributes: Attrs) -> BatchMessage {
     BatchMessage { kind, flags, attributes }
 }
 
@@ -145,6 +145,11 @@ pub(super) fn rules_of(table: &str) -> Attrs {
     Attrs::new().text(RULE_TABLE, table)
 }
 
+/// The attributes that ask for a table.
+pub(super) fn table_of(table: &str) -> Attrs {
+    Attrs::new().text(TABLE_NAME, table)
+}
+
 pub(super) fn read_table(body: &[u8]) -> Option<String> {
     attr::find(body, TABLE_NAME).map(attr::text)
 }
@@ -174,7 +179,7 @@ pub(super) fn read_rule(body: &[u8]) -> Option<KernelRule> {
 pub(super) const FAMILY: u8 = INET;
 
 /// A comment as libnftnl stores it: type, length, text, zero byte. What is too long is cut.
-fn userdata(comment: &str) -> Vec<u8> {
+pub(super) fn userdata(comment: &str) -> Vec<u8> {
     let mut end = comment.len().min(COMMENT_LIMIT - 1);
     while !comment.is_char_boundary(end) {
         end -= 1;
@@ -186,7 +191,7 @@ fn userdata(comment: &str) -> Vec<u8> {
     bytes
 }
 
-fn read_userdata(mut bytes: &[u8]) -> Option<String> {
+pub(super) fn read_userdata(mut bytes: &[u8]) -> Option<String> {
     while let [kind, length, rest @ ..] = bytes {
         let value = rest.get(..usize::from(*length))?;
         if *kind == COMMENT {

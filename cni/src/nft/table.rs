@@ -1,14 +1,14 @@
 //! A table of ours: a fixed frame of chains, and rules that belong to attachments.
 //!
 //! Owns the transaction. Each rule of an attachment carries a comment that begins with its owner, so that DEL and GC find
-//! it without knowing addresses or ports. The table is there exactly as long as it has such a rule: the last DEL takes it
-//! away whole, and the host's rules are as they were. Called by `masquerade` and `portmap`.
+//! it without knowing addresses or ports. The table is there exactly as long as it has a rule with a comment: the last DEL
+//! takes it away whole, and the host's rules are as they were. Called by `members` and `portmap`.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
 
-use super::{Error, NLM_F_ACK, NLM_F_REQUEST, Netfilter, Rule, UNSPEC, message};
-use crate::request::{AttachmentTarget, NodeDirs, ValidAttachment};
+use super::attr::Attrs;
+use super::{Error, NLM_F_ACK, NLM_F_REQUEST, Netfilter, NftReply, Rule, RuleOwner, UNSPEC, message};
 use message::{BatchMessage, KernelRule};
 
 /// How often a transaction starts anew when others keep changing rules. Each try takes a fraction of a millisecond.
@@ -32,75 +32,21 @@ pub(crate) struct TableChain {
     pub(crate) rules: Option<Vec<Rule>>,
 }
 
-/// Whose rules these are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RuleOwner {
-    network: u64,
-    instance: u64,
-}
-
-impl RuleOwner {
-    pub(crate) fn of(target: AttachmentTarget<'_>) -> RuleOwner {
-        RuleOwner::new(target.network, target.home, target.container_id, target.ifname)
-    }
-
-    pub(crate) fn new(network: &str, home: NodeDirs<'_>, container_id: &str, ifname: &str) -> RuleOwner {
-        RuleOwner { network: network_of(network, home), instance: hash(&[container_id, ifname]) }
-    }
-
-    /// What the comments of its rules begin with.
-    pub(crate) fn prefix(&self) -> String {
-        format!("{:016x}-{:016x}", self.network, self.instance)
-    }
-
-    /// Whether a rule is one of its.
-    pub(crate) fn has(&self, found: &InstalledRule) -> bool {
-        found.comment.starts_with(&self.prefix())
-    }
-
-    /// What the comments of all rules of a network of this node begin with.
-    pub(crate) fn network_prefix(network: &str, home: NodeDirs<'_>) -> String {
-        format!("{:016x}-", network_of(network, home))
-    }
-}
-
-/// GC must not take another node's rules for garbage: it does not know what is valid there.
-fn network_of(network: &str, home: NodeDirs<'_>) -> u64 {
-    if home.is_default_dirs() {
-        return hash(&[network]);
-    }
-    hash(&[network, &home.data_dir.to_string_lossy(), &home.cache_dir.to_string_lossy()])
-}
-
-/// FNV-1a, 64 bits: the same in every version of this program, since rules outlive it.
-fn hash(parts: &[&str]) -> u64 {
-    parts
-        .iter()
-        .flat_map(|part| part.bytes().chain([0]))
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
-/// Which rules of a network belong to none of these attachments.
-pub(crate) fn garbage(
-    network: &str,
-    home: NodeDirs<'_>,
-    valid: &[ValidAttachment],
-) -> impl Fn(&InstalledRule) -> bool + use<> {
-    let of_network = RuleOwner::network_prefix(network, home);
-    let valid: Vec<_> =
-        valid.iter().map(|valid| RuleOwner::new(network, home, &valid.container_id, &valid.ifname)).collect();
-    move |found| found.comment.starts_with(&of_network) && !valid.iter().any(|owner| owner.has(found))
-}
-
 /// Takes rules away; where there is no nf_tables, there are none.
-pub(crate) fn remove(layout: &TableLayout, is_garbage: impl Fn(&InstalledRule) -> bool) -> Result<(), Error> {
-    let gone = Netfilter::open().map_err(Edit::Kernel).and_then(|mut netfilter| {
-        netfilter.edit(layout, |found| {
-            let remove = found.iter().filter(|found| is_garbage(found)).cloned().collect();
-            Ok::<_, Infallible>(RuleChange { remove, add: Vec::new() })
+pub(crate) fn remove(layout: &TableLayout, is_meant: impl Fn(&RuleOwner) -> bool) -> Result<(), Error> {
+    when_supported(|netfilter| {
+        netfilter.edit(layout, |_, found| {
+            let remove = found.iter().filter(|found| found.is_of(&is_meant)).cloned().collect();
+            Ok(RuleChange::of_rules(remove, Vec::new()))
         })
-    });
-    match gone {
+    })
+}
+
+/// Takes something away; where there is no nf_tables, there is nothing.
+pub(super) fn when_supported(
+    job: impl FnOnce(&mut Netfilter) -> Result<(), Edit<Infallible>>,
+) -> Result<(), Error> {
+    match super::with(job) {
         Err(Edit::Kernel(error)) if !error.is_unsupported() => Err(error),
         _ => Ok(()),
     }
@@ -112,28 +58,64 @@ pub(crate) struct InstalledRule {
     pub(crate) chain: String,
     pub(crate) comment: String,
     handle: u64,
+    expressions: Vec<u8>,
 }
 
 impl InstalledRule {
     /// None for one of the frame.
-    fn from(rule: KernelRule) -> Option<InstalledRule> {
-        Some(InstalledRule { chain: rule.chain, comment: rule.comment?, handle: rule.handle })
+    pub(super) fn from(rule: KernelRule) -> Option<InstalledRule> {
+        let KernelRule { chain, comment, handle, expressions, .. } = rule;
+        Some(InstalledRule { chain, comment: comment?, handle, expressions })
+    }
+
+    /// Whether it belongs to such an attachment.
+    pub(crate) fn is_of(&self, is_meant: impl Fn(&RuleOwner) -> bool) -> bool {
+        RuleOwner::read(&self.comment).is_some_and(|owner| is_meant(&owner))
+    }
+
+    /// Whether it says this.
+    pub(super) fn says(&self, rule: &Rule) -> bool {
+        rule.matches_kernel(&self.expressions)
     }
 }
 
 #[cfg(test)]
 impl InstalledRule {
     pub(crate) fn of(chain: &str, comment: &str) -> InstalledRule {
-        InstalledRule { chain: chain.into(), comment: comment.into(), handle: 1 }
+        InstalledRule { chain: chain.into(), comment: comment.into(), handle: 1, expressions: Vec::new() }
+    }
+
+    pub(super) fn saying(mut self, rule: &Rule) -> InstalledRule {
+        self.expressions = rule.expressions().as_slice().into();
+        self
     }
 }
 
-/// What to do with the rules that were found.
+/// What to do with what was found.
 #[derive(Debug, Default)]
 pub(crate) struct RuleChange {
     pub(crate) remove: Vec<InstalledRule>,
     /// Chain, rule, comment.
     pub(crate) add: Vec<(&'static str, Rule, String)>,
+    pub(super) sets: SetChange,
+}
+
+impl RuleChange {
+    /// Of a table whose rules look into nothing.
+    pub(crate) fn of_rules(remove: Vec<InstalledRule>, add: Vec<(&'static str, Rule, String)>) -> RuleChange {
+        RuleChange { remove, add, sets: SetChange::default() }
+    }
+}
+
+/// What to do with what rules look into.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct SetChange {
+    /// Sets, which are there before the rules are.
+    pub(super) make: Vec<BatchMessage>,
+    /// Elements that come and go, and behind them sets that no rule looks into any more.
+    pub(super) change: Vec<BatchMessage>,
+    /// Whether an attachment gets something.
+    pub(super) is_add: bool,
 }
 
 /// Why a transaction did not happen.
@@ -162,18 +144,20 @@ impl Netfilter {
         compare(layout, owner, rules, &standing)
     }
 
-    /// Changes a table: `decide` gets the rules of attachments, and is asked again when somebody changed them meanwhile.
+    /// Changes a table: `decide` gets the rules of attachments, may read more, and is asked again when somebody changed
+    /// anything meanwhile.
     pub(crate) fn edit<E>(
         &mut self,
         layout: &TableLayout,
-        mut decide: impl FnMut(&[InstalledRule]) -> Result<RuleChange, E>,
+        mut decide: impl FnMut(&mut Netfilter, &[InstalledRule]) -> Result<RuleChange, Edit<E>>,
     ) -> Result<(), Edit<E>> {
         for _ in 0..TRIES {
             let (generation, standing) = self.read(layout)?;
+            let has_frame = standing.as_deref().is_some_and(|standing| has_frame(layout, standing));
             let found =
                 standing.map(|rules| rules.into_iter().filter_map(InstalledRule::from).collect::<Vec<_>>());
-            let change = decide(found.as_deref().unwrap_or_default()).map_err(Edit::Refused)?;
-            let messages = plan(layout, found.as_deref(), &change);
+            let change = decide(self, found.as_deref().unwrap_or_default())?;
+            let messages = plan(layout, found.as_deref(), has_frame, &change);
             if messages.is_empty() {
                 return Ok(());
             }
@@ -185,16 +169,28 @@ impl Netfilter {
         Err(Error::Restless { tries: TRIES }.into())
     }
 
+    /// As [`Netfilter::request`], of something that may not be there.
+    pub(super) fn request_any(
+        &mut self,
+        what: &'static str,
+        kind: u16,
+        asked: &Attrs,
+    ) -> Result<Option<Vec<NftReply>>, Error> {
+        match self.request(what, kind, message::FAMILY, asked.as_slice()) {
+            Err(error) if error.is_missing() => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
     /// The generation and, if the table is there, its rules.
-    fn read(&mut self, layout: &TableLayout) -> Result<(u32, Option<Vec<KernelRule>>), Error> {
+    pub(super) fn read(&mut self, layout: &TableLayout) -> Result<(u32, Option<Vec<KernelRule>>), Error> {
         for _ in 0..TRIES {
             let before = self.generation()?;
             if !self.is_committed(before)? {
                 continue;
             }
-            let tables = self.dump("to list tables", message::GET_TABLE, message::FAMILY, &[])?;
-            let is_it = |body: &[u8]| message::read_table(body).as_deref() == Some(layout.table);
-            if !tables.iter().any(|answer| answer.kind == message::NEW_TABLE && is_it(&answer.body)) {
+            let asked = message::table_of(layout.table);
+            if self.request_any("to show a table", message::GET_TABLE, &asked)?.is_none() {
                 return Ok((before, None));
             }
             let asked = message::rules_of(layout.table);
@@ -275,7 +271,7 @@ impl Netfilter {
             last = self.append(&mut bytes, *kind, flags, family, 0, attributes.as_slice());
         }
         self.append(&mut bytes, message::BATCH_END, NLM_F_REQUEST, UNSPEC, message::BATCH_OF, &[]);
-        self.socket.send(&bytes)?;
+        self.send(&bytes)?;
         Ok(last)
     }
 }
@@ -294,52 +290,86 @@ fn is_no_listener(error: &std::io::Error) -> bool {
         .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
+/// Whether the chains of the frame have its rules and no others. They are there, then, and so is what they jump to.
+fn has_frame(layout: &TableLayout, standing: &[KernelRule]) -> bool {
+    let nobody = |_: &KernelRule| false;
+    layout.chains.iter().all(|chain| compare_chain(chain, &[], standing, nobody).is_ok())
+}
+
 /// Chain by chain: each wanted rule against the one that stands in its place.
-fn compare(
+pub(super) fn compare(
     layout: &TableLayout,
     owner: &RuleOwner,
     rules: &[(&'static str, Rule)],
     standing: &[KernelRule],
 ) -> Result<(), Error> {
-    for chain in &layout.chains {
-        let name = chain.name;
-        let (whose, wanted): (_, Vec<&Rule>) = match &chain.rules {
-            Some(fixed) => ("of the frame", fixed.iter().collect()),
-            None => {
-                ("of the pod", rules.iter().filter(|(of, _)| *of == name).map(|(_, rule)| rule).collect())
-            }
-        };
-        let is_meant = |rule: &&KernelRule| {
-            let own = rule.comment.as_ref().is_some_and(|comment| comment.starts_with(&owner.prefix()));
-            rule.chain == name && (chain.rules.is_some() || own)
-        };
-        let found: Vec<&KernelRule> = standing.iter().filter(is_meant).collect();
-        if found.len() != wanted.len() {
-            return Err(Error::Count { chain: name, whose, found: found.len(), expected: wanted.len() });
-        }
-        if !wanted.iter().zip(&found).all(|(wanted, found)| wanted.matches_kernel(&found.expressions)) {
-            return Err(Error::Changed { chain: name, whose });
-        }
+    let is_own = |rule: &KernelRule| {
+        rule.comment.as_deref().and_then(RuleOwner::read).is_some_and(|found| found == *owner)
+    };
+    layout.chains.iter().try_for_each(|chain| compare_chain(chain, rules, standing, is_own))
+}
+
+fn compare_chain(
+    chain: &TableChain,
+    rules: &[(&'static str, Rule)],
+    standing: &[KernelRule],
+    is_own: impl Fn(&KernelRule) -> bool,
+) -> Result<(), Error> {
+    let name = chain.name;
+    let (whose, wanted): (_, Vec<&Rule>) = match &chain.rules {
+        Some(fixed) => ("of the frame", fixed.iter().collect()),
+        None => ("of the pod", rules.iter().filter(|(of, _)| *of == name).map(|(_, rule)| rule).collect()),
+    };
+    let is_meant = |rule: &&KernelRule| rule.chain == name && (chain.rules.is_some() || is_own(rule));
+    let found: Vec<&KernelRule> = standing.iter().filter(is_meant).collect();
+    if found.len() != wanted.len() {
+        let whose = whose.into();
+        return Err(Error::Count { chain: name, whose, found: found.len(), expected: wanted.len() });
+    }
+    if !wanted.iter().zip(&found).all(|(wanted, found)| wanted.matches_kernel(&found.expressions)) {
+        return Err(Error::Changed { chain: name, whose: whose.into() });
     }
     Ok(())
 }
 
 /// The messages of a change. `found` is `None` when there is no table.
-fn plan(layout: &TableLayout, found: Option<&[InstalledRule]>, change: &RuleChange) -> Vec<BatchMessage> {
+fn plan(
+    layout: &TableLayout,
+    found: Option<&[InstalledRule]>,
+    has_frame: bool,
+    change: &RuleChange,
+) -> Vec<BatchMessage> {
     let table = layout.table;
-    if change.add.is_empty() {
+    let delete_rule = |rule: &InstalledRule| message::delete_rule(table, &rule.chain, rule.handle);
+    let sets = &change.sets;
+    let mut messages = Vec::new();
+    if change.add.is_empty() && !sets.is_add {
         let Some(found) = found else { return Vec::new() };
         if found.iter().all(|rule| change.remove.contains(rule)) {
             return vec![message::delete_table(table)];
         }
-        return change
-            .remove
-            .iter()
-            .map(|rule| message::delete_rule(table, &rule.chain, rule.handle))
-            .collect();
+        messages.extend(change.remove.iter().map(delete_rule));
+        messages.extend(sets.change.iter().cloned());
+        return messages;
     }
-    // The frame is written anew each time: whatever was done to it by hand, afterwards it is right.
-    let mut messages = vec![message::new_table(table)];
+    if found.is_none() {
+        messages.push(message::new_table(table));
+    }
+    messages.extend(sets.make.iter().cloned());
+    if !has_frame {
+        messages.extend(frame(layout));
+    }
+    messages.extend(change.remove.iter().map(delete_rule));
+    let added = change.add.iter();
+    messages.extend(added.map(|(chain, rule, comment)| message::new_rule(table, chain, rule, Some(comment))));
+    messages.extend(sets.change.iter().cloned());
+    messages
+}
+
+/// The messages that make the frame. Whatever was done to it by hand, afterwards it is right.
+fn frame(layout: &TableLayout) -> Vec<BatchMessage> {
+    let table = layout.table;
+    let mut messages = Vec::new();
     for chain in &layout.chains {
         messages.push(message::new_chain(table, chain.name, chain.hook));
         if let Some(rules) = &chain.rules {
@@ -347,9 +377,6 @@ fn plan(layout: &TableLayout, found: Option<&[InstalledRule]>, change: &RuleChan
             messages.extend(rules.iter().map(|rule| message::new_rule(table, chain.name, rule, None)));
         }
     }
-    messages.extend(change.remove.iter().map(|rule| message::delete_rule(table, &rule.chain, rule.handle)));
-    let added = change.add.iter();
-    messages.extend(added.map(|(chain, rule, comment)| message::new_rule(table, chain, rule, Some(comment))));
     messages
 }
 
@@ -374,7 +401,7 @@ mod tests {
     }
 
     fn found(handle: u64) -> InstalledRule {
-        InstalledRule { chain: "mine".into(), comment: format!("owner{handle}"), handle }
+        InstalledRule { handle, ..InstalledRule::of("mine", &format!("owner{handle}")) }
     }
 
     #[test]
@@ -393,67 +420,61 @@ mod tests {
     #[test]
     fn the_last_rule_takes_the_table_with_it() {
         let all = [found(1), found(2)];
-        let remove = |remove: &[InstalledRule]| RuleChange { remove: remove.into(), add: Vec::new() };
-        assert_eq!(plan(&layout(), None, &remove(&[])), []);
-        assert_eq!(plan(&layout(), Some(&all), &remove(&[])), []);
-        assert_eq!(plan(&layout(), Some(&all), &remove(&all[..1])), [message::delete_rule("t", "mine", 1)]);
-        assert_eq!(plan(&layout(), Some(&all), &remove(&all)), [message::delete_table("t")]);
-        assert_eq!(
-            plan(&layout(), Some(&[]), &remove(&[])),
-            [message::delete_table("t")],
-            "an empty one, too"
-        );
+        let element = message::flush_chain("t", "an element");
+        let plan = |found: Option<&[InstalledRule]>, remove: &[InstalledRule]| {
+            let sets = SetChange { change: vec![element.clone()], ..SetChange::default() };
+            plan(&layout(), found, true, &RuleChange { remove: remove.into(), add: Vec::new(), sets })
+        };
+        assert_eq!(plan(None, &[]), []);
+        assert_eq!(plan(Some(&all), &[]), std::slice::from_ref(&element));
+        assert_eq!(plan(Some(&all), &all[..1]), [message::delete_rule("t", "mine", 1), element.clone()]);
+        assert_eq!(plan(Some(&all), &all), [message::delete_table("t")]);
+        assert_eq!(plan(Some(&[]), &[]), [message::delete_table("t")], "an empty one, too");
     }
 
     #[test]
-    fn adding_writes_the_frame_first() {
+    fn adding_writes_the_frame_first_unless_it_is_right() {
         let rule = Rule { matches: Vec::new(), verdict: Verdict::Drop };
-        let change =
-            RuleChange { remove: vec![found(1)], add: vec![("mine", rule.clone(), "owner3".into())] };
+        let set = |name| message::flush_chain("t", name);
+        let change = RuleChange {
+            remove: vec![found(1)],
+            add: vec![("mine", rule.clone(), "owner3".into())],
+            sets: SetChange { make: vec![set("make")], change: vec![set("change")], is_add: true },
+        };
         let TableChain { rules: Some(fixed), .. } = &layout().chains[1] else { panic!() };
-        assert_eq!(
-            plan(&layout(), None, &change),
-            [
-                message::new_table("t"),
-                message::new_chain("t", "mine", None),
-                message::new_chain("t", "hooked", Some(crate::nft::Hook::SrcnatPostrouting)),
-                message::flush_chain("t", "hooked"),
-                message::new_rule("t", "hooked", &fixed[0], None),
-                message::delete_rule("t", "mine", 1),
-                message::new_rule("t", "mine", &rule, Some("owner3")),
-            ]
-        );
+        let frame = [
+            message::new_chain("t", "mine", None),
+            message::new_chain("t", "hooked", Some(crate::nft::Hook::SrcnatPostrouting)),
+            message::flush_chain("t", "hooked"),
+            message::new_rule("t", "hooked", &fixed[0], None),
+        ];
+        let rest = [
+            message::delete_rule("t", "mine", 1),
+            message::new_rule("t", "mine", &rule, Some("owner3")),
+            set("change"),
+        ];
+        let all = [&[message::new_table("t"), set("make")], &frame[..], &rest].concat();
+        assert_eq!(plan(&layout(), None, false, &change), all);
+        assert_eq!(plan(&layout(), Some(&[found(1)]), false, &change), all[1..]);
+        assert_eq!(plan(&layout(), Some(&[found(1)]), true, &change), [&[set("make")], &rest[..]].concat());
     }
 
     #[test]
-    fn owners_are_told_apart() {
-        let usual = NodeDirs::default_dirs();
-        let owner = RuleOwner::new("net", usual, "c1", "eth0");
-        assert_eq!(owner, RuleOwner::new("net", usual, "c1", "eth0"));
-        assert!(owner.prefix().starts_with(&RuleOwner::network_prefix("net", usual)));
-        for other in [
-            RuleOwner::new("net2", usual, "c1", "eth0"),
-            RuleOwner::new("net", usual, "c1e", "th0"),
-            RuleOwner::new("net", usual, "c1", "eth1"),
-        ] {
-            assert_ne!(owner.prefix(), other.prefix());
+    fn a_frame_is_right_when_its_chains_say_what_they_must_and_no_more() {
+        let TableChain { rules: Some(fixed), .. } = &layout().chains[1] else { panic!() };
+        let rule = |chain: &str, rule: &Rule| KernelRule {
+            table: "t".into(),
+            chain: chain.into(),
+            handle: 1,
+            comment: None,
+            expressions: rule.expressions().as_slice().into(),
+        };
+        let drop = Rule { matches: Vec::new(), verdict: Verdict::Drop };
+        let (right, other) = (rule("hooked", &fixed[0]), rule("hooked", &drop));
+        assert!(has_frame(&layout(), &[right.clone(), rule("mine", &drop)]));
+        let (alone, beside) = (std::slice::from_ref(&other), [right, other.clone()]);
+        for standing in [&[][..], alone, &beside, &[rule("mine", &fixed[0])]] {
+            assert!(!has_frame(&layout(), standing), "{standing:?}");
         }
-    }
-
-    #[test]
-    fn another_nodes_network_of_the_same_name_is_another_network() {
-        let usual = NodeDirs::default_dirs();
-        let [data, cache] = ["/a", "/b"].map(std::path::Path::new);
-        let prefixes = [
-            usual,
-            NodeDirs { data_dir: data, ..usual },
-            NodeDirs { cache_dir: cache, ..usual },
-            NodeDirs { data_dir: data, cache_dir: cache },
-        ]
-        .map(|home| RuleOwner::network_prefix("net", home));
-        let distinct: std::collections::BTreeSet<_> = prefixes.iter().collect();
-        assert_eq!(distinct.len(), prefixes.len());
-        // Rules outlive this program: those of the usual folders keep their name.
-        assert_eq!(prefixes.first().unwrap(), &format!("{:016x}-", hash(&["net"])));
     }
 }

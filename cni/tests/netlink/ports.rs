@@ -102,17 +102,28 @@ fn a_pod_is_masqueraded_beyond_its_subnet_only() {
     assert_eq!(from("[2001:db8:2::9]:9000"), Ok(ip("2001:db8:2::1")));
     assert_eq!(from("10.222.0.3:9000"), Ok(ip("10.222.0.2")));
     let listed = host::table("gantry-masquerade");
-    assert!(
-        listed.contains("ip saddr 10.222.0.2 ip daddr != 10.222.0.0/24 ip daddr != 224.0.0.0/4 masquerade"),
-        "{listed}"
-    );
+    let rule =
+        "ip saddr @pods-10.222.0.0/24 ip daddr != 10.222.0.0/24 ip daddr != 224.0.0.0/4 masquerade comment";
+    assert_eq!(listed.matches(rule).count(), 1, "one rule for both: {listed}");
     assert!(listed.contains("test/one"), "comments name the pod: {listed}");
     pod.check().unwrap();
-    host::run("nft", &["flush", "chain", "inet", "gantry-masquerade", "pods"]);
-    let error = explain(&pod.check().unwrap_err());
-    assert!(error.contains("chain pods has 0 rules of the pod, not 2"), "{error}");
-    pod.del();
     other.del();
+    assert_eq!(from("198.51.100.9:9000"), Ok(ip("198.51.100.1")));
+    pod.check().unwrap();
+    for (damage, expected) in [
+        ("flush set inet gantry-masquerade attachments", "the pod has the addresses [], not ["),
+        ("flush set inet gantry-masquerade pods-10.222.0.0/24", "has no 10.222.0.2 of the pod"),
+        ("flush chain inet gantry-masquerade pods", "chain pods has 0 rules of subnet 10.222.0.0/24, not 1"),
+    ] {
+        let whole = host::table("gantry-masquerade");
+        host::run("nft", &[damage]);
+        let error = explain(&pod.check().unwrap_err());
+        assert!(error.contains(expected), "{damage}: {error}");
+        host::run("nft", &["delete table inet gantry-masquerade"]);
+        host::run("nft", &[&whole]);
+        pod.check().unwrap_or_else(|error| panic!("after {damage}: {}", explain(&error)));
+    }
+    pod.del();
     assert_eq!(host::ruleset(), before);
     node.assert_empty();
 }
@@ -248,6 +259,99 @@ fn gc_takes_rules_of_gone_attachments_and_leaves_other_networks_alone() {
     nodes.iter().for_each(TestNode::assert_empty);
 }
 
+/// As the version before sets wrote it: a rule for each address.
+fn in_former_form(address: &str, subnet: &str, comment: &str) {
+    let rule = format!("ip saddr {address} ip daddr != {subnet} ip daddr != 224.0.0.0/4 masquerade");
+    host::run("nft", &[&format!("add rule inet gantry-masquerade pods {rule} comment \"{comment}\"")]);
+}
+
+/// What the comments of a pod's elements say.
+fn comment_of(address: &str) -> String {
+    let listed = host::table("gantry-masquerade");
+    let element = format!("{address} comment \"");
+    let comment = listed.split(&element).nth(1).unwrap_or_else(|| panic!("{address}: {listed}"));
+    comment.split('"').next().unwrap().into()
+}
+
+#[test]
+fn rules_of_an_earlier_version_hold_and_go() {
+    let _turn = turn();
+    let before = host::ruleset();
+    let subnet = "10.230.0.0/20";
+    let ipam = json!({"type": "host-local", "subnet": subnet});
+    let node =
+        TestNode::with("gt-former", json!({"isDefaultGateway": true, "ipMasq": true, "ipam": ipam}), &[]);
+    let machine = Machine::new("gt-m3", &[("198.51.100.1/24", "198.51.100.9/24")]);
+    host::tell_callers(machine.inside(|| TcpListener::bind("198.51.100.9:9000")).unwrap());
+    let seen = |pod: &Pod<'_>| netns::run(&pod.netns, || seen_by(at("198.51.100.9:9000"))).unwrap();
+    let (kept, gone) = (node.pod("kept"), node.pod("gone"));
+    kept.add();
+    gone.add();
+    let comments = ["10.230.0.2", "10.230.0.3"].map(|address| (address, comment_of(address)));
+    host::run("nft", &["delete table inet gantry-masquerade"]);
+    host::run(
+        "nft",
+        &["table inet gantry-masquerade {\nchain pods {}\nchain postrouting {\n\
+           type nat hook postrouting priority srcnat;\njump pods\n}\n}"],
+    );
+    comments.iter().for_each(|(address, comment)| in_former_form(address, subnet, comment));
+    let check = |pod: &Pod<'_>| pod.check().unwrap_or_else(|error| panic!("{}", explain(&error)));
+    [&kept, &gone].into_iter().for_each(check);
+
+    let new = node.pod("new");
+    new.add();
+    for pod in [&kept, &gone, &new] {
+        check(pod);
+        assert_eq!(seen(pod), Ok(ip("198.51.100.1")));
+    }
+    let valid =
+        [&kept, &new].map(|pod| ValidAttachment { container_id: pod.id.clone(), ifname: "eth0".into() });
+    std::fs::remove_file(node.dirs.cache_dir.join(format!("gt-former-{}-eth0", gone.id))).unwrap();
+    chain::gc(&node.list, &valid, &node.dirs, &|_| true).unwrap();
+    let listed = host::table("gantry-masquerade");
+    for (name, expected) in [("test/kept", true), ("test/gone", false), ("test/new", true)] {
+        assert_eq!(listed.contains(name), expected, "{name}: {listed}");
+    }
+    new.del();
+    assert!(!host::table("gantry-masquerade").contains("set "), "the last new one takes the sets with it");
+    check(&kept);
+    new.add();
+    kept.del();
+    assert!(!host::table("gantry-masquerade").contains("test/kept"));
+    check(&new);
+    new.del();
+    gone.del();
+    assert_eq!(host::ruleset(), before);
+    node.assert_empty();
+}
+
+#[test]
+fn a_counter_that_is_wrong_costs_no_other_pod_its_address() {
+    let _turn = turn();
+    let before = host::ruleset();
+    let node = TestNode::with("gt-count", dual("10.231.0.0/24", "fd00:231::/64"), &[]);
+    let pods = ["one", "two", "three"].map(|name| node.pod(name));
+    pods.iter().for_each(|pod| drop(pod.add()));
+    let listed = host::table("gantry-masquerade");
+    assert!(listed.contains("comment \"3 pods-10.231.0.0/24\""), "{listed}");
+    // Too low, and not to be read: both are counted anew when that matters.
+    for (wrong, at) in [("1 ", 0), ("many ", 1)] {
+        let listed = host::table("gantry-masquerade");
+        let right = if at == 0 { "\"3 pods-" } else { "\"2 pods-" };
+        host::run("nft", &["delete table inet gantry-masquerade"]);
+        host::run("nft", &[&listed.replace(right, &format!("\"{wrong}pods-"))]);
+        pods[at].del();
+        pods[at + 1..]
+            .iter()
+            .for_each(|pod| pod.check().unwrap_or_else(|error| panic!("{}", explain(&error))));
+        let left = format!("comment \"{} pods-10.231.0.0/24\"", 2 - at);
+        assert!(host::table("gantry-masquerade").contains(&left), "{left}");
+    }
+    pods[2].del();
+    assert_eq!(host::ruleset(), before);
+    node.assert_empty();
+}
+
 /// CHECK counted rules, and believed their comments.
 #[test]
 fn a_rule_that_says_something_else_is_not_the_pods_and_neither_is_one_that_nobody_calls() {
@@ -280,8 +384,9 @@ fn a_rule_that_says_something_else_is_not_the_pods_and_neither_is_one_that_nobod
         let rule = rule.replacen(from, to, 1);
         host::run("nft", &[&format!("replace rule inet {table} {chain} handle {handle} {rule}")]);
         let error = check().unwrap_err();
+        let whose = if chain == "pods" { "subnet 10.229.0.0/24" } else { "the pod" };
         assert!(
-            error.contains(&format!("a rule of the pod in chain {chain} says something else")),
+            error.contains(&format!("a rule of {whose} in chain {chain} says something else")),
             "{error}"
         );
         pod.del();
@@ -336,14 +441,15 @@ fn ports_come_and_go_side_by_side() {
 fn what_others_only_try_out_is_no_rule() {
     let _turn = turn();
     let node = TestNode::with("gt-tried", dual("10.227.0.0/24", "fd00:227::/64"), &[portmap()]);
-    let pods: Vec<_> = (0..8).map(|pod| node.pod(&format!("p{pod}"))).collect();
+    let ports = |pod: u16| json!([{"hostPort": 8400 + pod, "containerPort": 80}]);
+    let pods: Vec<_> = (0..8).map(|pod| node.pod(&format!("p{pod}")).map(ports(pod))).collect();
     pods.iter().for_each(|pod| drop(pod.add()));
     let done = AtomicBool::new(false);
     let refused: Vec<String> = std::thread::scope(|scope| {
         scope.spawn(|| {
             // Prepared by the kernel as any change, and given up: a list that is told meanwhile has a rule twice.
             while !done.load(Ordering::Relaxed) {
-                host::run("nft", &["--check", "add rule inet gantry-masquerade pods counter"]);
+                host::run("nft", &["--check", "add rule inet gantry-hostports hairpin counter"]);
             }
         });
         let checks = (0..40).flat_map(|_| &pods).map(|pod| pod.check());
