@@ -79,10 +79,10 @@ pub fn held(pod: &Pod, container: &Container) -> Requirements {
     all
 }
 
-/// Whether a resize reaches the container while it runs: one that must end does not wait for it.
+/// Whether a resize reaches the container while it runs. Ephemeral containers are allocated nothing.
 #[must_use]
 pub fn is_resizable(container: &Container) -> bool {
-    matches!(container.role, Role::Regular | Role::Sidecar)
+    container.role != Role::Ephemeral
 }
 
 /// The containers' requests of both, the larger of each: what a pod uses while it comes from one to the other.

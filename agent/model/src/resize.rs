@@ -235,8 +235,8 @@ mod tests {
             Pod { init_containers, ..of(&[("again", size.clone()), ("idle", size)]) }
         };
         let all = between(&pod(sized("100m", "64Mi")), &pod(sized("50m", "64Mi")));
-        let [first, second, Step::HoldPod(_)] = &all[..] else { panic!("{all:?}") };
-        assert_eq!((first, second), (&update("sidecar"), &Step::Restart("again".to_owned())));
+        let [steps @ .., Step::HoldPod(_)] = &all[..] else { panic!("{all:?}") };
+        assert_eq!(steps, [update("init"), update("sidecar"), Step::Restart("again".to_owned())]);
     }
 
     #[test]

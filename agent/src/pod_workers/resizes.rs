@@ -12,7 +12,7 @@ use futures_util::stream::FuturesUnordered;
 use gantry_metrics::Metrics;
 use gantry_model::allocation::{Allocation, amount, is_resizable, larger};
 use gantry_model::pod::qos::{Qos, qos};
-use gantry_model::pod::{PendingResize, Pod, PodUid, Role};
+use gantry_model::pod::{PendingResize, Pod, PodUid};
 use gantry_model::requests::requests;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -254,7 +254,7 @@ fn asks_for_more(allocated: &Pod, wanted: &Pod) -> bool {
 fn count_requested(metrics: &Metrics, old: &Pod, new: &Pod) {
     for container in new.all_containers() {
         let Some(before) = old.container(&container.name) else { continue };
-        if !is_resizable(container) && container.role != Role::Init {
+        if !is_resizable(container) {
             continue;
         }
         for resource in ["memory", "cpu"] {

@@ -61,10 +61,10 @@ async fn all(task: Task<'_>, request: Request<'_>) -> Result<Output, String> {
             Step::Restart(_) => {}
         }
     }
-    let mut actuated = Allocation { pod: pod.resources.clone(), ..request.before.clone() };
-    for container in pod.all_containers().filter(|container| request.ids.contains_key(&container.name)) {
-        actuated.containers.insert(container.name.clone(), held(pod, container));
-    }
+    // No other container: one may be made anew meanwhile, with more or less than `before` says.
+    let changed = pod.all_containers().filter(|container| request.ids.contains_key(&container.name));
+    let containers = changed.map(|container| (container.name.clone(), held(pod, container))).collect();
+    let actuated = Allocation { pod: pod.resources.clone(), containers };
     let told = deps.checkpoints.actuate(&pod.uid, &actuated).await;
     told.map_err(|error| chain(&error))?;
     Ok(Output::Resized { actuated, cgroup })

@@ -25,7 +25,7 @@ pub enum Output {
     Cgroup { parent: String, pod: Option<Requirements>, limits: Limits },
     /// A container that was made with these amounts.
     Container(Requirements),
-    /// A resize: what containers and pod are held to now.
+    /// A resize: what the pod is held to now, and those containers that were updated.
     Resized { actuated: Allocation, cgroup: Limits },
     /// Nothing that the next observation does not show.
     Done,

@@ -70,9 +70,10 @@ impl Resizing {
         self.cgroup = Some(limits);
     }
 
-    /// The steps were done.
+    /// The steps were done: `actuated` has the containers that were updated.
     pub(super) fn note_steps(&mut self, actuated: Allocation, cgroup: Limits) {
-        self.actuated = actuated;
+        self.actuated.pod = actuated.pod;
+        self.actuated.containers.extend(actuated.containers);
         self.cgroup = Some(cgroup);
         if let Some(in_progress) = &mut self.in_progress {
             in_progress.error.clear();
@@ -108,5 +109,29 @@ impl Resizing {
             return None;
         }
         self.in_progress.take().map(|done| done.generation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_that_is_made_while_the_pods_cgroup_shrinks_is_not_held_to_what_it_was_before() {
+        let of = |memory: &str| Requirements {
+            limits: BTreeMap::from([("memory".to_owned(), memory.to_owned())]),
+            ..Requirements::default()
+        };
+        let mut resizing = Resizing::default();
+        resizing.note_container("a", of("45Mi"));
+        resizing.note_container("b", of("45Mi"));
+        // The cgroup's steps began before this and end after it.
+        resizing.note_container("a", of("40Mi"));
+        let updated = Allocation { containers: BTreeMap::from([("b".to_owned(), of("50Mi"))]), pod: None };
+        resizing.note_steps(updated, Limits::default());
+        assert_eq!(
+            resizing.actuated.containers,
+            BTreeMap::from([("a".to_owned(), of("40Mi")), ("b".to_owned(), of("50Mi")),])
+        );
     }
 }
