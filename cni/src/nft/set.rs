@@ -149,7 +149,7 @@ pub(super) fn elements_of(table: &str, set: &str) -> Attrs {
     Attrs::new().text(LIST_TABLE, table).text(LIST_SET, set)
 }
 
-/// The attributes that ask for a set.
+/// The attributes of a message about one element.
 fn elements(table: &str, set: &str, element: &Attrs) -> Attrs {
     elements_of(table, set).nest(LIST_ELEMENTS, &Attrs::new().nest(LIST_ELEM, element))
 }

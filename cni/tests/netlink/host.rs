@@ -22,6 +22,16 @@ pub(crate) fn table(name: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// How many sockets of netfilter processes have in this namespace (protocol 12; the kernel's own has the port 0).
+pub(crate) fn netfilter_sockets() -> usize {
+    let listed = std::fs::read_to_string("/proc/thread-self/net/netlink").unwrap();
+    let is_one = |line: &&str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        words.get(1) == Some(&"12") && words.get(2) != Some(&"0")
+    };
+    listed.lines().filter(is_one).count()
+}
+
 pub(crate) fn run(program: &str, args: &[&str]) -> String {
     let output =
         Command::new(program).args(args).output().unwrap_or_else(|error| panic!("{program}: {error}"));
