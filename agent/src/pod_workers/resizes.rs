@@ -130,7 +130,7 @@ impl Resizes {
         Some((pod, verdict.is_some_and(|why| !why.infeasible)))
     }
 
-    /// It does not, for now or for good: as it runs on, and whether that is news.
+    /// The pod does not get what it wants, for now or for good. Returns the pod as it runs on, and whether the verdict is new.
     pub(super) fn refuse(&mut self, kept: Arc<Pod>, why: &PendingResize) -> (Arc<Pod>, bool) {
         let mut news = false;
         if let Some(wish) = self.wishes.get_mut(&kept.uid) {

@@ -1,6 +1,7 @@
-//! The tiers `kind` and `kind-all`, each a cluster of two nodes on a docker of its own: one has upstream's control plane and a
-//! worker of Gantry's, the other has only nodes of Gantry's. In each a Deployment on both nodes, its Service by name, exec, logs, `kind load`, a restart of the worker,
-//! and the end without a trace. Owns the steps and their names; they follow one another. Called by the tiers.
+//! The tiers `kind` and `kind-all`, each a cluster of two nodes on a docker of its own: one has upstream's control plane
+//! and a worker of Gantry's, the other has only nodes of Gantry's. In each a Deployment on both nodes, its Service by
+//! name, exec, logs, `kind load`, a restart of the worker, and the end without a trace. Owns the steps and their names;
+//! they follow one another. Called by the tiers.
 
 use std::collections::BTreeSet;
 use std::fs;
