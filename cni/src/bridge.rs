@@ -12,7 +12,7 @@ mod config;
 mod links;
 mod plan;
 
-pub(crate) use config::{BridgeConfigError, Config};
+pub(crate) use config::{BridgeConfig, BridgeConfigError};
 pub(crate) use plan::{Error as PlanError, resolve_gateways};
 
 use ipnet::IpNet;
@@ -52,18 +52,22 @@ pub(crate) enum Error {
 
 /// Attaches a pod. `on_plugin` hears of the plugin that hands out its addresses.
 pub(crate) fn add(
-    config: &Config,
+    config: &BridgeConfig,
     target: AttachmentTarget<'_>,
     on_plugin: &mut dyn FnMut(&str, i64, i64),
 ) -> Result<CniResult, Error> {
     ipam_scope(config).add(target, on_plugin, |allocation| attach(config, target, allocation))
 }
 
-fn ipam_scope(config: &Config) -> IpamScope<'_> {
+fn ipam_scope(config: &BridgeConfig) -> IpamScope<'_> {
     IpamScope { ipam: config.ipam.as_ref(), masquerade: config.ip_masq }
 }
 
-fn attach(config: &Config, target: AttachmentTarget<'_>, allocation: Allocation) -> Result<CniResult, Error> {
+fn attach(
+    config: &BridgeConfig,
+    target: AttachmentTarget<'_>,
+    allocation: Allocation,
+) -> Result<CniResult, Error> {
     let leases = plan::with_gateways(&allocation.leases, config.is_gateway);
     let routes = plan::routes(&leases, &allocation.routes, config.is_default_gateway);
     let resolved = plan::resolve_gateways(&routes, &leases).map_err(Error::Plan)?;
@@ -94,7 +98,7 @@ fn attach(config: &Config, target: AttachmentTarget<'_>, allocation: Allocation)
 
 /// Everything behind the making of the pair; returns the hardware address of the host's end.
 fn bring_up(
-    config: &Config,
+    config: &BridgeConfig,
     target: AttachmentTarget<'_>,
     host: &mut Netlink,
     host_name: &str,
@@ -121,18 +125,22 @@ fn bring_up(
 }
 
 /// Detaches a pod.
-pub(crate) fn del(config: &Config, target: AttachmentTarget<'_>) -> Result<(), Error> {
+pub(crate) fn del(config: &BridgeConfig, target: AttachmentTarget<'_>) -> Result<(), Error> {
     Ok(ipam_scope(config).del(target)?)
 }
 
 /// Whether everything is as ADD left it.
-pub(crate) fn check(config: &Config, target: AttachmentTarget<'_>, result: &CniResult) -> Result<(), Error> {
+pub(crate) fn check(
+    config: &BridgeConfig,
+    target: AttachmentTarget<'_>,
+    result: &CniResult,
+) -> Result<(), Error> {
     Ok(ipam_scope(config).check(target, result, Some(&config.bridge))?)
 }
 
 /// Removes what belongs to attachments that are none of these.
 pub(crate) fn gc(
-    config: &Config,
+    config: &BridgeConfig,
     network: &str,
     home: NodeDirs<'_>,
     valid: &[ValidAttachment],
@@ -143,10 +151,10 @@ pub(crate) fn gc(
 /// Removes the bridge if no pod of the network has a lease and no link is a port of it; says whether it did.
 ///
 /// The network's lock is held meanwhile, and an ADD leases first: none can meet a bridge that vanishes under it.
-pub(crate) fn remove_idle(config: &Config) -> Result<bool, Error> {
+pub(crate) fn remove_idle(config: &BridgeConfig) -> Result<bool, Error> {
     let Some(Ipam::HostLocal(ipam)) = &config.ipam else { return Ok(false) };
     let failed = |source| Error::Leases(host_local::Error::Store { dir: ipam.dir.clone(), source });
-    let store = host_local::Store::lock(&ipam.dir).map_err(failed)?;
+    let store = host_local::LeaseStore::lock(&ipam.dir).map_err(failed)?;
     if !store.leases().map_err(failed)?.is_empty() {
         return Ok(false);
     }

@@ -22,7 +22,7 @@ pub use error::{Error, PluginError};
 pub use gc::{cached_attachments, gc};
 
 pub(crate) use error::PluginErrorKind;
-pub(crate) use plugin::{Plugin, VERSIONS};
+pub(crate) use plugin::{ChainPlugin, VERSIONS};
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -221,7 +221,11 @@ pub fn remove_idle(list: &Conflist, dirs: &Dirs) -> Result<bool, Error> {
 }
 
 /// Reads every plugin's configuration before the first of them has an effect.
-fn parse(list: &Conflist, attachment: Option<&Attachment<'_>>, dirs: &Dirs) -> Result<Vec<Plugin>, Error> {
+fn parse(
+    list: &Conflist,
+    attachment: Option<&Attachment<'_>>,
+    dirs: &Dirs,
+) -> Result<Vec<ChainPlugin>, Error> {
     let none = BTreeMap::new();
     let context = PluginContext {
         network: list.name(),
@@ -234,13 +238,13 @@ fn parse(list: &Conflist, attachment: Option<&Attachment<'_>>, dirs: &Dirs) -> R
     list.plugins()
         .map(|(kind, conf)| {
             let conf = crate::request::derive(conf, list.name(), list.cni_version(), capabilities);
-            Plugin::parse(kind, &conf, &context).map_err(|source| config_error(list, kind, source))
+            ChainPlugin::parse(kind, &conf, &context).map_err(|source| config_error(list, kind, source))
         })
         .collect()
 }
 
 /// Programs that are missing are an error for what needs them; DEL and GC do without.
-fn require(list: &Conflist, plugins: &[Plugin]) -> Result<(), Error> {
+fn require(list: &Conflist, plugins: &[ChainPlugin]) -> Result<(), Error> {
     plugins
         .iter()
         .try_for_each(|plugin| plugin.require().map_err(|source| config_error(list, plugin.name(), source)))
@@ -254,7 +258,7 @@ fn undo(
     list: &Conflist,
     attachment: &Attachment<'_>,
     dirs: &Dirs,
-    plugins: &[Plugin],
+    plugins: &[ChainPlugin],
     previous: Option<&CniResult>,
 ) -> Vec<Error> {
     // CNI has handed results to DEL since 0.4.0.

@@ -12,7 +12,7 @@ use gantry_base::error::chain;
 use serde_json::{Value, json};
 
 use crate::chain::fuzzing::{check_cached, check_conflist};
-use crate::chain::{CachedAttachment, Conflist, Plugin, VERSIONS};
+use crate::chain::{CachedAttachment, ChainPlugin, Conflist, VERSIONS};
 use crate::exec::fuzzing::check_result;
 use crate::host_local;
 use crate::ipam::Ipam;
@@ -55,7 +55,7 @@ pub fn cni_config(data: &[u8]) {
     for (kind, conf) in list.plugins() {
         let conf = derive(conf, list.name(), list.cni_version(), &capabilities);
         assert_eq!(conf.get("name").and_then(Value::as_str), Some(list.name()));
-        match Plugin::parse(kind, &conf, &context) {
+        match ChainPlugin::parse(kind, &conf, &context) {
             Ok(plugin) => fits(&plugin, &conf),
             Err(error) => assert!(!chain(&error).is_empty() && error.is_config(), "{}", chain(&error)),
         }
@@ -63,18 +63,18 @@ pub fn cni_config(data: &[u8]) {
     }
 }
 
-fn fits(plugin: &Plugin, conf: &Value) {
+fn fits(plugin: &ChainPlugin, conf: &Value) {
     match plugin {
-        Plugin::Bridge(config) => {
+        ChainPlugin::Bridge(config) => {
             assert!(is_interface_name(&config.bridge), "{:?}", config.bridge);
             assert!(config.mac.is_none_or(|mac| mac[0] & 1 == 0));
             assert!(!(config.hairpin && config.promiscuous));
             config.ipam.iter().for_each(|ipam| addresses(ipam, conf));
         }
-        Plugin::Ptp(config) => addresses(&config.ipam, conf),
-        Plugin::HostLocal(config) => host_local::fuzzing::ranges(config, conf, DATA),
-        Plugin::External(program) => in_its_folder(program.path().ok()),
-        Plugin::Portmap(_) | Plugin::Loopback => {}
+        ChainPlugin::Ptp(config) => addresses(&config.ipam, conf),
+        ChainPlugin::HostLocal(config) => host_local::fuzzing::ranges(config, conf, DATA),
+        ChainPlugin::External(program) => in_its_folder(program.path().ok()),
+        ChainPlugin::Portmap(_) | ChainPlugin::Loopback => {}
     }
 }
 

@@ -11,8 +11,8 @@ pub(crate) mod fuzzing;
 mod resolv_conf;
 mod store;
 
-pub(crate) use config::{Config, HostLocalConfigError};
-pub(crate) use store::Store;
+pub(crate) use config::{HostLocalConfig, HostLocalConfigError};
+pub(crate) use store::LeaseStore;
 
 use std::collections::HashSet;
 use std::io;
@@ -94,7 +94,7 @@ impl Error {
 }
 
 /// Leases an address of each range set to a container's interface. All or nothing.
-pub(crate) fn add(config: &Config, container_id: &str, ifname: &str) -> Result<Allocation, Error> {
+pub(crate) fn add(config: &HostLocalConfig, container_id: &str, ifname: &str) -> Result<Allocation, Error> {
     let failed = |source| Error::Store { dir: config.dir.clone(), source };
     let dns = match &config.resolv_conf {
         None => Dns::default(),
@@ -102,7 +102,7 @@ pub(crate) fn add(config: &Config, container_id: &str, ifname: &str) -> Result<A
             resolv_conf::read(path).map_err(|source| Error::ResolvConf { path: path.clone(), source })?
         }
     };
-    let store = Store::lock(&config.dir).map_err(failed)?;
+    let store = LeaseStore::lock(&config.dir).map_err(failed)?;
     let owned = store.leases().map_err(failed)?;
     if let Some(lease) = owned.iter().find(|lease| lease.is_of(container_id, ifname)) {
         return Err(Error::AlreadyLeased {
@@ -122,8 +122,8 @@ pub(crate) fn add(config: &Config, container_id: &str, ifname: &str) -> Result<A
 }
 
 fn lease_each(
-    config: &Config,
-    store: &Store,
+    config: &HostLocalConfig,
+    store: &LeaseStore,
     owned: &[store::LeaseFile],
     container_id: &str,
     ifname: &str,
@@ -155,13 +155,13 @@ fn lease_each(
 }
 
 /// Releases every address of a container's interface; having none is fine.
-pub(crate) fn del(config: &Config, container_id: &str, ifname: &str) -> Result<(), Error> {
+pub(crate) fn del(config: &HostLocalConfig, container_id: &str, ifname: &str) -> Result<(), Error> {
     in_store(config, |store| store.release(container_id, ifname).map(drop)).map(drop)
 }
 
 /// Whether the container's interface has a lease.
-pub(crate) fn check(config: &Config, container_id: &str, ifname: &str) -> Result<(), Error> {
-    let has_one = |store: &Store| {
+pub(crate) fn check(config: &HostLocalConfig, container_id: &str, ifname: &str) -> Result<(), Error> {
+    let has_one = |store: &LeaseStore| {
         let leases = store.leases()?;
         Ok(leases.iter().any(|lease| lease.is_of(container_id, ifname) || lease.is_of_old(container_id)))
     };
@@ -176,8 +176,8 @@ pub(crate) fn check(config: &Config, container_id: &str, ifname: &str) -> Result
 }
 
 /// Whether every range set has an address left.
-pub(crate) fn status(config: &Config) -> Result<(), Error> {
-    let leases = in_store(config, Store::leases)?.unwrap_or_default();
+pub(crate) fn status(config: &HostLocalConfig) -> Result<(), Error> {
+    let leases = in_store(config, LeaseStore::leases)?.unwrap_or_default();
     let taken = leases.iter().map(|lease| lease.address).collect();
     match config.sets.iter().find(|set| alloc::choose(set, None, &taken).is_none()) {
         None => Ok(()),
@@ -186,7 +186,7 @@ pub(crate) fn status(config: &Config) -> Result<(), Error> {
 }
 
 /// Releases every address whose owner is none of these.
-pub(crate) fn gc(config: &Config, valid: &[ValidAttachment]) -> Result<(), Error> {
+pub(crate) fn gc(config: &HostLocalConfig, valid: &[ValidAttachment]) -> Result<(), Error> {
     let released = in_store(config, |store| store.release_all_but(valid))?.unwrap_or_default();
     for address in released {
         tracing::info!(%address, dir = %config.dir.display(), "released the address of a container that is gone");
@@ -196,13 +196,13 @@ pub(crate) fn gc(config: &Config, valid: &[ValidAttachment]) -> Result<(), Error
 
 /// Runs a job under the lock. A network that never had an attachment has no folder, and gets none.
 fn in_store<T>(
-    config: &Config,
-    job: impl FnOnce(&Store) -> Result<T, store::Error>,
+    config: &HostLocalConfig,
+    job: impl FnOnce(&LeaseStore) -> Result<T, store::Error>,
 ) -> Result<Option<T>, Error> {
     if !config.dir.exists() {
         return Ok(None);
     }
-    Store::lock(&config.dir)
+    LeaseStore::lock(&config.dir)
         .and_then(|store| job(&store))
         .map(Some)
         .map_err(|source| Error::Store { dir: config.dir.clone(), source })

@@ -13,7 +13,7 @@ use crate::result::CniResult;
 /// A plugin for addresses with its checked configuration.
 #[derive(Debug, Clone)]
 pub(crate) enum Ipam {
-    HostLocal(host_local::Config),
+    HostLocal(host_local::HostLocalConfig),
     External(Box<Program>),
 }
 
@@ -53,7 +53,7 @@ impl Ipam {
             conf.get("ipam").and_then(|ipam| ipam.get("type")).and_then(Value::as_str).unwrap_or_default();
         match kind {
             "" => Ok(None),
-            "host-local" if !context.prefer_external => host_local::Config::parse(conf, context)
+            "host-local" if !context.prefer_external => host_local::HostLocalConfig::parse(conf, context)
                 .map(|config| Some(Ipam::HostLocal(config)))
                 .map_err(IpamConfigError::HostLocal),
             // It gets the whole configuration of the plugin that asks, not only the `ipam` object.

@@ -7,7 +7,7 @@ use std::error::Error as Cause;
 use ipnet::IpNet;
 
 use crate::netlink::Netlink;
-use crate::nft::{Family, Table, kube_tables, remove_kube};
+use crate::nft::{Family, NftTable, kube_tables, remove_kube};
 
 /// What could not be read or removed.
 #[derive(Debug, thiserror::Error)]
@@ -37,11 +37,11 @@ pub fn tables() -> Result<Vec<String>, Error> {
 /// # Errors
 /// When the kernel refuses.
 pub fn remove_rules(before: &[String]) -> Result<usize, Error> {
-    let known: Vec<Table> = before.iter().filter_map(|table| parse(table)).collect();
+    let known: Vec<NftTable> = before.iter().filter_map(|table| parse(table)).collect();
     remove_kube(&known).map_err(at("remove the rules of kube-proxy"))
 }
 
-fn parse(table: &str) -> Option<Table> {
+fn parse(table: &str) -> Option<NftTable> {
     let (family, name) = table.split_once(' ')?;
     let family = Family::ALL.into_iter().find(|known| known.to_string() == family)?;
     Some((family, name.to_owned()))

@@ -18,7 +18,7 @@ mod table;
 
 pub(crate) use expr::{Match, Rule, Verdict};
 pub(crate) use kept::with;
-pub(crate) use kube::{Family, Table, remove as remove_kube, tables as kube_tables};
+pub(crate) use kube::{Family, NftTable, remove as remove_kube, tables as kube_tables};
 pub(crate) use members::{MemberLayout, Which, remove as remove_members};
 pub(crate) use message::Hook;
 pub(crate) use owner::{RuleOwner, garbage};

@@ -10,7 +10,7 @@ mod config;
 mod listener;
 mod plan;
 
-pub(crate) use config::{Config, PortmapConfigError};
+pub(crate) use config::{PortmapConfig, PortmapConfigError};
 
 use std::net::IpAddr;
 
@@ -67,7 +67,11 @@ fn addresses(target: AttachmentTarget<'_>, result: &CniResult) -> Vec<IpNet> {
 }
 
 /// Forwards the configuration's ports to the pod of `previous`.
-pub(crate) fn add(config: &Config, target: AttachmentTarget<'_>, previous: &CniResult) -> Result<(), Error> {
+pub(crate) fn add(
+    config: &PortmapConfig,
+    target: AttachmentTarget<'_>,
+    previous: &CniResult,
+) -> Result<(), Error> {
     if config.mappings.is_empty() {
         return Ok(());
     }
@@ -96,7 +100,11 @@ pub(crate) fn add(config: &Config, target: AttachmentTarget<'_>, previous: &CniR
     opened
 }
 
-fn refuse_listeners(config: &Config, target: AttachmentTarget<'_>, addresses: &[IpNet]) -> Result<(), Error> {
+fn refuse_listeners(
+    config: &PortmapConfig,
+    target: AttachmentTarget<'_>,
+    addresses: &[IpNet],
+) -> Result<(), Error> {
     let on = |mapping: &Mapping| {
         addresses.iter().find_map(|address| {
             mapping.host_address(address.addr()).filter(|port| listener::has(mapping.protocol, *port))
@@ -110,7 +118,7 @@ fn refuse_listeners(config: &Config, target: AttachmentTarget<'_>, addresses: &[
 
 /// The kernel takes packets from 127.0.0.0/8 that leave the host for nonsense unless the way out allows them. The
 /// table's chain `raw` keeps others from using that to reach what listens on 127.0.0.1 (CVE-2020-8558).
-fn open_localhost(config: &Config, addresses: &[IpNet]) -> Result<(), Error> {
+fn open_localhost(config: &PortmapConfig, addresses: &[IpNet]) -> Result<(), Error> {
     let v4 = addresses.iter().map(IpNet::addr).find(IpAddr::is_ipv4);
     let Some(address) = v4.filter(|_| config.snat) else { return Ok(()) };
     let no_route = |source| Error::NoRoute { address, source };
@@ -120,7 +128,7 @@ fn open_localhost(config: &Config, addresses: &[IpNet]) -> Result<(), Error> {
 
 /// Flows of UDP that began before the rules changed go on by the old ones until they are forgotten. Ports only: they are
 /// an attempt to help, not a part of the mapping.
-fn forget_flows(config: &Config, addresses: &[IpNet]) {
+fn forget_flows(config: &PortmapConfig, addresses: &[IpNet]) {
     for v4 in [true, false] {
         let ports: Vec<_> = config
             .mappings
@@ -137,7 +145,7 @@ fn forget_flows(config: &Config, addresses: &[IpNet]) {
 }
 
 /// Takes the pod's ports back, if it has any; ports that the configuration does not name, too.
-pub(crate) fn del(config: &Config, target: AttachmentTarget<'_>) -> Result<(), Error> {
+pub(crate) fn del(config: &PortmapConfig, target: AttachmentTarget<'_>) -> Result<(), Error> {
     let owner = RuleOwner::of(target);
     nft::remove(&plan::layout(), |of| *of == owner).map_err(Error::Kernel)?;
     // The addresses are not known any more, and do not matter: ports do.
@@ -151,7 +159,11 @@ pub(crate) fn gc(network: &str, home: NodeDirs<'_>, valid: &[ValidAttachment]) -
 }
 
 /// Whether every mapping has its rules, and the rules are called.
-pub(crate) fn check(config: &Config, target: AttachmentTarget<'_>, result: &CniResult) -> Result<(), Error> {
+pub(crate) fn check(
+    config: &PortmapConfig,
+    target: AttachmentTarget<'_>,
+    result: &CniResult,
+) -> Result<(), Error> {
     let rules: Vec<_> = addresses(target, result)
         .iter()
         .flat_map(|address| plan::rules(config, *address))

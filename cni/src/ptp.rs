@@ -10,7 +10,7 @@
 mod config;
 mod plan;
 
-pub(crate) use config::{Config, PtpConfigError};
+pub(crate) use config::{PtpConfig, PtpConfigError};
 
 use std::net::IpAddr;
 
@@ -51,18 +51,22 @@ pub(crate) enum Error {
 
 /// Attaches a pod. `on_plugin` hears of the plugin that hands out its addresses.
 pub(crate) fn add(
-    config: &Config,
+    config: &PtpConfig,
     target: AttachmentTarget<'_>,
     on_plugin: &mut dyn FnMut(&str, i64, i64),
 ) -> Result<CniResult, Error> {
     ipam_scope(config).add(target, on_plugin, |allocation| attach(config, target, allocation))
 }
 
-fn ipam_scope(config: &Config) -> IpamScope<'_> {
+fn ipam_scope(config: &PtpConfig) -> IpamScope<'_> {
     IpamScope { ipam: Some(&config.ipam), masquerade: config.ip_masq }
 }
 
-fn attach(config: &Config, target: AttachmentTarget<'_>, allocation: Allocation) -> Result<CniResult, Error> {
+fn attach(
+    config: &PtpConfig,
+    target: AttachmentTarget<'_>,
+    allocation: Allocation,
+) -> Result<CniResult, Error> {
     let Allocation { leases, routes, dns } = allocation;
     let kind = || config.ipam.kind().to_owned();
     let ends: Vec<(IpNet, IpAddr)> = leases
@@ -97,7 +101,7 @@ fn attach(config: &Config, target: AttachmentTarget<'_>, allocation: Allocation)
 
 /// Everything behind the making of the pair; returns the hardware address of the host's end.
 fn bring_up(
-    config: &Config,
+    config: &PtpConfig,
     target: AttachmentTarget<'_>,
     host: &mut Netlink,
     host_name: &str,
@@ -134,18 +138,22 @@ fn bring_up(
 }
 
 /// Detaches a pod.
-pub(crate) fn del(config: &Config, target: AttachmentTarget<'_>) -> Result<(), Error> {
+pub(crate) fn del(config: &PtpConfig, target: AttachmentTarget<'_>) -> Result<(), Error> {
     Ok(ipam_scope(config).del(target)?)
 }
 
 /// Whether everything is as ADD left it.
-pub(crate) fn check(config: &Config, target: AttachmentTarget<'_>, result: &CniResult) -> Result<(), Error> {
+pub(crate) fn check(
+    config: &PtpConfig,
+    target: AttachmentTarget<'_>,
+    result: &CniResult,
+) -> Result<(), Error> {
     Ok(ipam_scope(config).check(target, result, None)?)
 }
 
 /// Removes what belongs to attachments that are none of these.
 pub(crate) fn gc(
-    config: &Config,
+    config: &PtpConfig,
     network: &str,
     home: NodeDirs<'_>,
     valid: &[ValidAttachment],

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use gantry_base::error::chain;
 use serde_json::{Value, json};
 
-use crate::chain::{Plugin, PluginErrorKind, VERSIONS};
+use crate::chain::{ChainPlugin, PluginErrorKind, VERSIONS};
 use crate::exec::Verb;
 use crate::netns;
 use crate::request::{AttachmentTarget, NodeDirs, PluginContext, ValidAttachment};
@@ -45,7 +45,7 @@ fn refusal(code: u32, msg: impl Into<String>) -> CniError {
 
 /// Serves one call if `name` is a plugin's, and says how the process is to end.
 pub fn program(name: &Path) -> Option<ExitCode> {
-    let kind = name.file_name()?.to_str().filter(|kind| Plugin::is_built_in(kind))?;
+    let kind = name.file_name()?.to_str().filter(|kind| ChainPlugin::is_built_in(kind))?;
     let variable = |name: &str| std::env::var(name).unwrap_or_default();
     if variable("CNI_COMMAND").is_empty() {
         return Some(print_about(kind));
@@ -121,7 +121,7 @@ fn answer(kind: &str, variable: &dyn Fn(&str) -> String, input: &[u8]) -> Result
         bin_dirs: &call.bin_dirs,
         prefer_external: false,
     };
-    let plugin = Plugin::parse(kind, &call.conf, &context).map_err(|error| failure(&error, verb))?;
+    let plugin = ChainPlugin::parse(kind, &call.conf, &context).map_err(|error| failure(&error, verb))?;
     run(&plugin, &call).map_err(|error| match error {
         PluginFailure::Protocol(refusal) => refusal,
         PluginFailure::Plugin(error) => failure(&error, verb),
@@ -145,7 +145,7 @@ impl From<CniError> for PluginFailure {
     }
 }
 
-fn run(plugin: &Plugin, call: &CniCall) -> Result<Option<Value>, PluginFailure> {
+fn run(plugin: &ChainPlugin, call: &CniCall) -> Result<Option<Value>, PluginFailure> {
     let target = AttachmentTarget {
         network: &call.name,
         home: NodeDirs::default_dirs(),

@@ -18,7 +18,7 @@ const UNSUPPORTED: [&str; 4] = ["vlan", "vlanTrunk", "macspoofchk", "preserveDef
 
 /// A checked configuration.
 #[derive(Debug, Clone)]
-pub(crate) struct Config {
+pub(crate) struct BridgeConfig {
     pub(crate) bridge: String,
     pub(crate) is_gateway: bool,
     pub(crate) is_default_gateway: bool,
@@ -97,9 +97,12 @@ struct RawBridgeConfig {
     _ipam: Option<Value>,
 }
 
-impl Config {
+impl BridgeConfig {
     /// Reads the configuration of a call.
-    pub(crate) fn parse(conf: &Value, context: &PluginContext<'_>) -> Result<Config, BridgeConfigError> {
+    pub(crate) fn parse(
+        conf: &Value,
+        context: &PluginContext<'_>,
+    ) -> Result<BridgeConfig, BridgeConfigError> {
         let mut own = request::own_fields(conf);
         for field in UNSUPPORTED {
             if let Some(value) = own.as_object_mut().and_then(|fields| fields.remove(field))
@@ -114,7 +117,7 @@ impl Config {
             return Err(BridgeConfigError::BridgeName { name: bridge });
         }
         let on = |switch: Option<bool>| switch.unwrap_or(false);
-        let config = Config {
+        let config = BridgeConfig {
             bridge,
             is_gateway: on(raw.is_default_gateway) || on(raw.is_gateway),
             is_default_gateway: on(raw.is_default_gateway),
@@ -175,7 +178,7 @@ mod tests {
     use serde_json::json;
     use std::path::Path;
 
-    fn check_with(conf: &Value, args: &[(String, String)]) -> Result<Config, String> {
+    fn check_with(conf: &Value, args: &[(String, String)]) -> Result<BridgeConfig, String> {
         let context = PluginContext {
             network: "net",
             args,
@@ -183,10 +186,10 @@ mod tests {
             bin_dirs: &[],
             prefer_external: false,
         };
-        Config::parse(conf, &context).map_err(|error| chain(&error))
+        BridgeConfig::parse(conf, &context).map_err(|error| chain(&error))
     }
 
-    fn check(conf: &Value) -> Result<Config, String> {
+    fn check(conf: &Value) -> Result<BridgeConfig, String> {
         check_with(conf, &[])
     }
 

@@ -3,7 +3,7 @@
 //! Owns which messages are sent in which order. Never decides what the links look like (`plan`) and never undoes
 //! (`bridge`). Called by `bridge` on the host's thread; the pod's side runs on a fresh thread inside its namespace.
 
-use super::{Config, plan};
+use super::{BridgeConfig, plan};
 use crate::netlink::{self, Link, Netlink, NewAddress};
 use crate::sysctl;
 use crate::veth;
@@ -75,7 +75,7 @@ pub(crate) enum Error {
 }
 
 /// Finds the bridge, or makes it; up in either case.
-pub(crate) fn ensure_bridge(host: &mut Netlink, config: &Config) -> Result<Link, Error> {
+pub(crate) fn ensure_bridge(host: &mut Netlink, config: &BridgeConfig) -> Result<Link, Error> {
     let name = config.bridge.as_str();
     let mut bridge = lookup(host, name)?;
     if bridge.is_none() {
@@ -135,7 +135,7 @@ pub(crate) fn ensure_gateway(
 }
 
 /// Brings the host's end up.
-pub(crate) fn bring_up_port(host: &mut Netlink, name: &str, config: &Config) -> Result<(), Error> {
+pub(crate) fn bring_up_port(host: &mut Netlink, name: &str, config: &BridgeConfig) -> Result<(), Error> {
     host.set_port_up(name, config.hairpin, config.port_isolation)
         .map_err(|source| Error::BringUp { name: name.into(), source })
 }

@@ -26,17 +26,17 @@ pub(crate) struct NotChained(&'static str);
 
 /// A plugin with its checked configuration.
 #[derive(Debug)]
-pub(crate) enum Plugin {
-    Bridge(Box<bridge::Config>),
-    Ptp(Box<ptp::Config>),
-    Portmap(Box<portmap::Config>),
-    HostLocal(Box<host_local::Config>),
+pub(crate) enum ChainPlugin {
+    Bridge(Box<bridge::BridgeConfig>),
+    Ptp(Box<ptp::PtpConfig>),
+    Portmap(Box<portmap::PortmapConfig>),
+    HostLocal(Box<host_local::HostLocalConfig>),
     Loopback,
     /// A program, and whether the result of the one before is handed to it.
     External(Box<Program>),
 }
 
-impl Plugin {
+impl ChainPlugin {
     /// Whether a type is built in.
     pub(crate) fn is_built_in(kind: &str) -> bool {
         matches!(kind, "bridge" | "ptp" | "portmap" | "host-local" | "loopback")
@@ -47,40 +47,44 @@ impl Plugin {
         kind: &str,
         conf: &Value,
         context: &PluginContext<'_>,
-    ) -> Result<Plugin, PluginErrorKind> {
-        if context.prefer_external || !Plugin::is_built_in(kind) {
-            return Ok(Plugin::External(Box::new(Program::find(kind, context.bin_dirs, conf.clone()))));
+    ) -> Result<ChainPlugin, PluginErrorKind> {
+        if context.prefer_external || !ChainPlugin::is_built_in(kind) {
+            return Ok(ChainPlugin::External(Box::new(Program::find(kind, context.bin_dirs, conf.clone()))));
         }
         Ok(match kind {
-            "bridge" => Plugin::Bridge(Box::new(bridge::Config::parse(conf, context)?)),
-            "ptp" => Plugin::Ptp(Box::new(ptp::Config::parse(conf, context)?)),
-            "portmap" => Plugin::Portmap(Box::new(portmap::Config::parse(conf)?)),
-            "host-local" => Plugin::HostLocal(Box::new(host_local::Config::parse(conf, context)?)),
-            _ => Plugin::Loopback,
+            "bridge" => ChainPlugin::Bridge(Box::new(bridge::BridgeConfig::parse(conf, context)?)),
+            "ptp" => ChainPlugin::Ptp(Box::new(ptp::PtpConfig::parse(conf, context)?)),
+            "portmap" => ChainPlugin::Portmap(Box::new(portmap::PortmapConfig::parse(conf)?)),
+            "host-local" => {
+                ChainPlugin::HostLocal(Box::new(host_local::HostLocalConfig::parse(conf, context)?))
+            }
+            _ => ChainPlugin::Loopback,
         })
     }
 
     pub(crate) fn name(&self) -> &str {
         match self {
-            Plugin::Bridge(_) => "bridge",
-            Plugin::Ptp(_) => "ptp",
-            Plugin::Portmap(_) => "portmap",
-            Plugin::HostLocal(_) => "host-local",
-            Plugin::Loopback => "loopback",
-            Plugin::External(program) => program.kind(),
+            ChainPlugin::Bridge(_) => "bridge",
+            ChainPlugin::Ptp(_) => "ptp",
+            ChainPlugin::Portmap(_) => "portmap",
+            ChainPlugin::HostLocal(_) => "host-local",
+            ChainPlugin::Loopback => "loopback",
+            ChainPlugin::External(program) => program.kind(),
         }
     }
 
     pub(super) fn is_external(&self) -> bool {
-        matches!(self, Plugin::External(_))
+        matches!(self, ChainPlugin::External(_))
     }
 
     /// Whether everything is there that it needs beside the kernel.
     pub(super) fn require(&self) -> Result<(), PluginErrorKind> {
         match self {
-            Plugin::External(program) => Ok(program.path().map(drop)?),
-            Plugin::Bridge(config) => Ok(config.ipam.as_ref().map_or(Ok(()), crate::ipam::Ipam::require)?),
-            Plugin::Ptp(config) => Ok(config.ipam.require()?),
+            ChainPlugin::External(program) => Ok(program.path().map(drop)?),
+            ChainPlugin::Bridge(config) => {
+                Ok(config.ipam.as_ref().map_or(Ok(()), crate::ipam::Ipam::require)?)
+            }
+            ChainPlugin::Ptp(config) => Ok(config.ipam.require()?),
             _ => Ok(()),
         }
     }
@@ -94,21 +98,21 @@ impl Plugin {
         on_plugin: &mut dyn FnMut(&str, i64, i64),
     ) -> Result<CniResult, PluginErrorKind> {
         match self {
-            Plugin::Bridge(config) => Ok(bridge::add(config, target, on_plugin)?),
-            Plugin::Ptp(config) => Ok(ptp::add(config, target, on_plugin)?),
-            Plugin::Portmap(config) => {
+            ChainPlugin::Bridge(config) => Ok(bridge::add(config, target, on_plugin)?),
+            ChainPlugin::Ptp(config) => Ok(ptp::add(config, target, on_plugin)?),
+            ChainPlugin::Portmap(config) => {
                 let previous = previous.ok_or(NotChained("portmap"))?;
                 portmap::add(config, target, &previous)?;
                 Ok(previous)
             }
-            Plugin::HostLocal(config) => {
+            ChainPlugin::HostLocal(config) => {
                 Ok(host_local::add(config, target.container_id, target.ifname)?.into_result())
             }
-            Plugin::Loopback => {
+            ChainPlugin::Loopback => {
                 let found = loopback::add(target.netns)?;
                 Ok(previous.unwrap_or(found))
             }
-            Plugin::External(program) => Ok(program.add(target, previous.as_ref())?),
+            ChainPlugin::External(program) => Ok(program.add(target, previous.as_ref())?),
         }
     }
 
@@ -120,13 +124,15 @@ impl Plugin {
         previous: Option<&CniResult>,
     ) -> Result<(), PluginErrorKind> {
         match self {
-            Plugin::Bridge(config) => Ok(bridge::del(config, target)?),
-            Plugin::Ptp(config) => Ok(ptp::del(config, target)?),
-            Plugin::Portmap(config) => Ok(portmap::del(config, target)?),
-            Plugin::HostLocal(config) => Ok(host_local::del(config, target.container_id, target.ifname)?),
+            ChainPlugin::Bridge(config) => Ok(bridge::del(config, target)?),
+            ChainPlugin::Ptp(config) => Ok(ptp::del(config, target)?),
+            ChainPlugin::Portmap(config) => Ok(portmap::del(config, target)?),
+            ChainPlugin::HostLocal(config) => {
+                Ok(host_local::del(config, target.container_id, target.ifname)?)
+            }
             // lo goes with its namespace.
-            Plugin::Loopback => Ok(()),
-            Plugin::External(program) => match program.call(Verb::Del, target, previous) {
+            ChainPlugin::Loopback => Ok(()),
+            ChainPlugin::External(program) => match program.call(Verb::Del, target, previous) {
                 Err(error) if error.is_missing() => {
                     tracing::warn!(
                         container_id = target.container_id,
@@ -147,24 +153,28 @@ impl Plugin {
         result: &CniResult,
     ) -> Result<(), PluginErrorKind> {
         match self {
-            Plugin::Bridge(config) => Ok(bridge::check(config, target, result)?),
-            Plugin::Ptp(config) => Ok(ptp::check(config, target, result)?),
-            Plugin::Portmap(config) => Ok(portmap::check(config, target, result)?),
-            Plugin::HostLocal(config) => Ok(host_local::check(config, target.container_id, target.ifname)?),
-            Plugin::Loopback => Ok(loopback::check(target.netns)?),
-            Plugin::External(program) => Ok(program.call(Verb::Check, target, Some(result))?),
+            ChainPlugin::Bridge(config) => Ok(bridge::check(config, target, result)?),
+            ChainPlugin::Ptp(config) => Ok(ptp::check(config, target, result)?),
+            ChainPlugin::Portmap(config) => Ok(portmap::check(config, target, result)?),
+            ChainPlugin::HostLocal(config) => {
+                Ok(host_local::check(config, target.container_id, target.ifname)?)
+            }
+            ChainPlugin::Loopback => Ok(loopback::check(target.netns)?),
+            ChainPlugin::External(program) => Ok(program.call(Verb::Check, target, Some(result))?),
         }
     }
 
     /// Whether it can take another attachment.
     pub(crate) fn status(&self) -> Result<(), PluginErrorKind> {
         match self {
-            Plugin::Bridge(config) => Ok(config.ipam.as_ref().map_or(Ok(()), crate::ipam::Ipam::status)?),
-            Plugin::Ptp(config) => Ok(config.ipam.status()?),
-            Plugin::Portmap(_) => Ok(portmap::status()?),
-            Plugin::HostLocal(config) => Ok(host_local::status(config)?),
-            Plugin::Loopback => Ok(()),
-            Plugin::External(program) => Ok(program.status()?),
+            ChainPlugin::Bridge(config) => {
+                Ok(config.ipam.as_ref().map_or(Ok(()), crate::ipam::Ipam::status)?)
+            }
+            ChainPlugin::Ptp(config) => Ok(config.ipam.status()?),
+            ChainPlugin::Portmap(_) => Ok(portmap::status()?),
+            ChainPlugin::HostLocal(config) => Ok(host_local::status(config)?),
+            ChainPlugin::Loopback => Ok(()),
+            ChainPlugin::External(program) => Ok(program.status()?),
         }
     }
 
@@ -176,19 +186,19 @@ impl Plugin {
         valid: &[ValidAttachment],
     ) -> Result<(), PluginErrorKind> {
         match self {
-            Plugin::Bridge(config) => Ok(bridge::gc(config, network, home, valid)?),
-            Plugin::Ptp(config) => Ok(ptp::gc(config, network, home, valid)?),
-            Plugin::Portmap(_) => Ok(portmap::gc(network, home, valid)?),
-            Plugin::HostLocal(config) => Ok(host_local::gc(config, valid)?),
-            Plugin::Loopback => Ok(()),
-            Plugin::External(program) => Ok(program.gc(valid)?),
+            ChainPlugin::Bridge(config) => Ok(bridge::gc(config, network, home, valid)?),
+            ChainPlugin::Ptp(config) => Ok(ptp::gc(config, network, home, valid)?),
+            ChainPlugin::Portmap(_) => Ok(portmap::gc(network, home, valid)?),
+            ChainPlugin::HostLocal(config) => Ok(host_local::gc(config, valid)?),
+            ChainPlugin::Loopback => Ok(()),
+            ChainPlugin::External(program) => Ok(program.gc(valid)?),
         }
     }
 
     /// Removes what it keeps on the host for all attachments, if there are none.
     pub(super) fn remove_idle(&self) -> Result<bool, PluginErrorKind> {
         match self {
-            Plugin::Bridge(config) => Ok(bridge::remove_idle(config)?),
+            ChainPlugin::Bridge(config) => Ok(bridge::remove_idle(config)?),
             _ => Ok(false),
         }
     }

@@ -32,14 +32,14 @@ pub(super) enum Error {
 }
 
 #[derive(Debug)]
-pub(super) struct Outcome {
+pub(super) struct PluginOutput {
     pub(super) status: ExitStatus,
     pub(super) stdout: Vec<u8>,
     pub(super) stderr: Vec<u8>,
 }
 
 /// Runs a command on this input until it ends.
-pub(super) fn run(mut command: Command, input: &[u8], limit: Duration) -> Result<Outcome, Error> {
+pub(super) fn run(mut command: Command, input: &[u8], limit: Duration) -> Result<PluginOutput, Error> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let deadline = Instant::now() + limit;
     let mut child = spawn(&mut command).map_err(Error::Start)?;
@@ -57,7 +57,7 @@ pub(super) fn run(mut command: Command, input: &[u8], limit: Duration) -> Result
         ConversationEnd::Late => Err(Error::Late { stderr: talk.words }),
         ConversationEnd::TooMuch => Err(Error::TooMuch),
         ConversationEnd::Over | ConversationEnd::PipeHeld => {
-            Ok(Outcome { status, stdout: talk.answer, stderr: talk.words })
+            Ok(PluginOutput { status, stdout: talk.answer, stderr: talk.words })
         }
     }
 }

@@ -5,15 +5,15 @@ use serde_json::json;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-struct Folder(tempfile::TempDir);
+struct PluginFolder(tempfile::TempDir);
 
-impl Folder {
-    fn new(name: &str, script: &str) -> Folder {
+impl PluginFolder {
+    fn new(name: &str, script: &str) -> PluginFolder {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(name);
         std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        Folder(dir)
+        PluginFolder(dir)
     }
 
     fn program(&self, name: &str) -> Program {
@@ -35,7 +35,7 @@ fn target() -> AttachmentTarget<'static> {
 
 #[test]
 fn a_program_gets_the_environment_and_configuration_of_the_specification() {
-    let folder = Folder::new(
+    let folder = PluginFolder::new(
         "echo",
         r#"cat > "$0.stdin"; env | grep ^CNI_ | sort > "$0.env"; echo '{"cniVersion":"0.4.0","ips":[{"version":"4","address":"10.0.0.2/24"}]}'"#,
     );
@@ -66,7 +66,7 @@ fn a_program_gets_the_environment_and_configuration_of_the_specification() {
 
 #[test]
 fn status_and_gc_have_no_attachment() {
-    let folder = Folder::new("x", r#"cat > "$0.stdin"; env | grep ^CNI_ | sort > "$0.env""#);
+    let folder = PluginFolder::new("x", r#"cat > "$0.stdin"; env | grep ^CNI_ | sort > "$0.env""#);
     let valid = [request::ValidAttachment { container_id: "c1".into(), ifname: "eth0".into() }];
     folder.program("x").gc(&valid).unwrap();
     let env = std::fs::read_to_string(folder.0.path().join("x.env")).unwrap();
@@ -82,8 +82,10 @@ fn status_and_gc_have_no_attachment() {
 
 #[test]
 fn an_error_object_is_told_with_code_details_and_stderr() {
-    let folder =
-        Folder::new("bad", r#"echo words >&2; echo '{"code":11,"msg":"busy","details":"later"}'; exit 1"#);
+    let folder = PluginFolder::new(
+        "bad",
+        r#"echo words >&2; echo '{"code":11,"msg":"busy","details":"later"}'; exit 1"#,
+    );
     let error = folder.program("bad").add(target(), None).unwrap_err();
     assert_eq!(error.code(), Some(11));
     let text = error.to_string();
@@ -92,28 +94,28 @@ fn an_error_object_is_told_with_code_details_and_stderr() {
 
 #[test]
 fn a_failure_without_an_error_object_tells_status_and_stderr() {
-    let folder = Folder::new("panic", "echo went wrong >&2; exit 3");
+    let folder = PluginFolder::new("panic", "echo went wrong >&2; exit 3");
     let text = folder.program("panic").call(Verb::Del, target(), None).unwrap_err().to_string();
     assert!(text.contains("exit status: 3") && text.contains("on stderr: went wrong"), "{text}");
 }
 
 #[test]
 fn an_answer_that_is_no_result_is_refused() {
-    let folder = Folder::new("odd", "echo no json");
+    let folder = PluginFolder::new("odd", "echo no json");
     let error = folder.program("odd").add(target(), None).unwrap_err();
     assert!(matches!(error, Error::Decode { .. }), "{error}");
 }
 
 #[test]
 fn a_program_that_never_stops_talking_is_killed() {
-    let folder = Folder::new("chatter", "exec yes");
+    let folder = PluginFolder::new("chatter", "exec yes");
     let error = folder.program("chatter").add(target(), None).unwrap_err();
     assert!(matches!(error, Error::TooMuch { .. }), "{error}");
 }
 
 #[test]
 fn a_missing_program_is_named_with_the_folders() {
-    let folder = Folder::new("there", "true");
+    let folder = PluginFolder::new("there", "true");
     for kind in ["not-there", "../there", "."] {
         let error = folder.program(kind).status().unwrap_err();
         assert!(error.is_missing(), "{kind}: {error}");
@@ -123,7 +125,7 @@ fn a_missing_program_is_named_with_the_folders() {
 
 #[test]
 fn one_that_hangs_is_killed_with_its_children() {
-    let folder = Folder::new("hang", r#"sleep 1000 & echo $! > "$0.child"; echo waiting >&2; wait"#);
+    let folder = PluginFolder::new("hang", r#"sleep 1000 & echo $! > "$0.child"; echo waiting >&2; wait"#);
     let command = Command::new(folder.0.path().join("hang"));
     let error = child::run(command, b"", Duration::from_millis(500)).unwrap_err();
     let child::Error::Late { stderr } = error else { panic!("{error:?}") };
@@ -141,7 +143,7 @@ fn one_that_hangs_is_killed_with_its_children() {
 
 #[test]
 fn a_grandchild_that_holds_the_pipes_does_not_hold_the_answer() {
-    let folder = Folder::new("daemon", r#"sleep 1000 & echo '{"cniVersion":"0.4.0"}'"#);
+    let folder = PluginFolder::new("daemon", r#"sleep 1000 & echo '{"cniVersion":"0.4.0"}'"#);
     let command = Command::new(folder.0.path().join("daemon"));
     let outcome = child::run(command, b"ignored input", Duration::from_secs(60)).unwrap();
     assert_eq!(outcome.stdout, b"{\"cniVersion\":\"0.4.0\"}\n");

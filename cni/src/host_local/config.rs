@@ -33,7 +33,7 @@ pub(crate) struct RangeSet {
 
 /// A checked configuration.
 #[derive(Debug, Clone)]
-pub(crate) struct Config {
+pub(crate) struct HostLocalConfig {
     /// The folder of this network's leases.
     pub(crate) dir: PathBuf,
     pub(crate) sets: Vec<RangeSet>,
@@ -109,17 +109,20 @@ struct RawRange {
     gateway: Option<IpAddr>,
 }
 
-impl Config {
+impl HostLocalConfig {
     /// Reads the `ipam` object of a call's configuration and what the call asks for. Leases lie in a folder of the
     /// network's name, below the object's `dataDir` if it has one.
-    pub(crate) fn parse(conf: &Value, context: &PluginContext<'_>) -> Result<Config, HostLocalConfigError> {
+    pub(crate) fn parse(
+        conf: &Value,
+        context: &PluginContext<'_>,
+    ) -> Result<HostLocalConfig, HostLocalConfigError> {
         let ipam =
             conf.get("ipam").filter(|ipam| request::is_on(ipam)).ok_or(HostLocalConfigError::Absent)?;
         let raw = RawHostLocalConfig::deserialize(ipam).map_err(HostLocalConfigError::Shape)?;
         let sets = sets(conf, &raw)?;
         refuse_overlaps(&sets)?;
         let data_dir = raw.data_dir.filter(|dir| !dir.as_os_str().is_empty());
-        Ok(Config {
+        Ok(HostLocalConfig {
             dir: data_dir.as_deref().unwrap_or(context.data_dir).join(context.network),
             requested: requested_leases(&requested_addresses(conf, context)?, &sets)?,
             sets,
@@ -322,19 +325,19 @@ pub(super) mod tests {
     use std::path::Path;
 
     /// A configuration of network `net`, leases below `/data`, from an `ipam` object.
-    pub(crate) fn parse(ipam: &Value) -> Result<Config, HostLocalConfigError> {
-        Config::parse(&json!({ "ipam": ipam }), &context(Path::new("/data"), &[]))
+    pub(crate) fn parse(ipam: &Value) -> Result<HostLocalConfig, HostLocalConfigError> {
+        HostLocalConfig::parse(&json!({ "ipam": ipam }), &context(Path::new("/data"), &[]))
     }
 
     pub(crate) fn context<'a>(data_dir: &'a Path, args: &'a [(String, String)]) -> PluginContext<'a> {
         PluginContext { network: "net", args, data_dir, bin_dirs: &[], prefer_external: false }
     }
 
-    fn check(ipam: &Value) -> Result<Config, String> {
+    fn check(ipam: &Value) -> Result<HostLocalConfig, String> {
         in_words(parse(ipam))
     }
 
-    fn in_words(config: Result<Config, HostLocalConfigError>) -> Result<Config, String> {
+    fn in_words(config: Result<HostLocalConfig, HostLocalConfigError>) -> Result<HostLocalConfig, String> {
         config.map_err(|error| {
             let source = std::error::Error::source(&error).map(|s| format!(": {s}")).unwrap_or_default();
             format!("{error}{source}")
@@ -397,17 +400,17 @@ pub(super) mod tests {
         }
     }
 
-    fn call(args: &[(&str, &str)], more: &Value) -> Result<Config, String> {
+    fn call(args: &[(&str, &str)], more: &Value) -> Result<HostLocalConfig, String> {
         let mut conf = json!({"ipam": {"type": "host-local", "ranges": [
             [{"subnet": "10.0.0.0/24"}], [{"subnet": "10.1.0.0/24", "rangeEnd": "10.1.0.9"}]]}});
         conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let args: Vec<_> = args.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        in_words(Config::parse(&conf, &context(Path::new("/data"), &args)))
+        in_words(HostLocalConfig::parse(&conf, &context(Path::new("/data"), &args)))
     }
 
     #[test]
     fn addresses_are_asked_for_in_three_ways() {
-        let asked = |config: Config| -> Vec<(usize, String)> {
+        let asked = |config: HostLocalConfig| -> Vec<(usize, String)> {
             config.requested.into_iter().map(|(set, lease)| (set, lease.address.to_string())).collect()
         };
         assert_eq!(asked(call(&[("IP", "10.1.0.7")], &json!({})).unwrap()), [(1, "10.1.0.7/24".into())]);

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::Config;
+use super::HostLocalConfig;
 use super::alloc::{choose, lease_requested};
 
 /// Leases lie in a folder of the network's own, and every address that is given out is one of a range.
-pub(crate) fn ranges(config: &Config, conf: &Value, data_dir: &str) {
+pub(crate) fn ranges(config: &HostLocalConfig, conf: &Value, data_dir: &str) {
     let elsewhere = conf.pointer("/ipam/dataDir").and_then(Value::as_str).filter(|dir| !dir.is_empty());
     let name = conf.get("name").and_then(Value::as_str).unwrap_or_default();
     assert_eq!(config.dir, Path::new(elsewhere.unwrap_or(data_dir)).join(name));

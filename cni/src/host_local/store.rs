@@ -1,9 +1,9 @@
 //! Leases on disk, in the format of the upstream plugin, which may share the folder.
 //!
 //! A network's folder holds a file per leased address (`<container id>\r\n<interface>`), `last_reserved_ip.<set>` and
-//! `lock`. Owns these files; a [`Store`] is the proof that the lock is held (`flock(2)`, so other threads and other
-//! processes, upstream's plugin among them, wait). Never chooses an address. Called by `host_local`, and by the chain
-//! when it looks whether a network is idle.
+//! `lock`. Owns these files; a [`LeaseStore`] is the proof that the lock is held (`flock(2)`, so other threads and
+//! other processes, upstream's plugin among them, wait). Never chooses an address. Called by `host_local`, and by
+//! the chain when it looks whether a network is idle.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -93,18 +93,18 @@ impl LeaseFile {
 
 /// A network's folder, locked as long as this lives.
 #[derive(Debug)]
-pub(crate) struct Store {
+pub(crate) struct LeaseStore {
     dir: PathBuf,
     _lock: File,
 }
 
-impl Store {
+impl LeaseStore {
     /// Makes the folder if need be and waits for its lock.
-    pub(crate) fn lock(dir: &Path) -> Result<Store, Error> {
+    pub(crate) fn lock(dir: &Path) -> Result<LeaseStore, Error> {
         Self::lock_within(dir, LOCK_AT_MOST)
     }
 
-    fn lock_within(dir: &Path, at_most: Duration) -> Result<Store, Error> {
+    fn lock_within(dir: &Path, at_most: Duration) -> Result<LeaseStore, Error> {
         DirBuilder::new().recursive(true).mode(0o755).create(dir).map_err(Error::Folder)?;
         let path = dir.join(LOCK);
         let failed = |source| Error::Lock { path: path.clone(), source };
@@ -121,7 +121,7 @@ impl Store {
         let mut pause = LOOK;
         loop {
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Store { dir: dir.into(), _lock: file }),
+                Ok(()) => return Ok(LeaseStore { dir: dir.into(), _lock: file }),
                 Err(Errno::INTR) => {}
                 Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
                     std::thread::sleep(pause);
@@ -226,21 +226,21 @@ mod tests {
     #[test]
     fn a_lock_that_nobody_lets_go_of_is_given_up_and_named() {
         let folder = tempfile::tempdir().unwrap();
-        let held = Store::lock(folder.path()).unwrap();
-        let error = Store::lock_within(folder.path(), Duration::from_millis(50)).unwrap_err();
+        let held = LeaseStore::lock(folder.path()).unwrap();
+        let error = LeaseStore::lock_within(folder.path(), Duration::from_millis(50)).unwrap_err();
         let path = folder.path().join(LOCK);
         assert!(matches!(&error, Error::Held { path: held, .. } if *held == path), "{error:?}");
         assert!(error.to_string().contains(&path.display().to_string()), "{error}");
         drop(held);
-        Store::lock_within(folder.path(), Duration::ZERO).unwrap();
+        LeaseStore::lock_within(folder.path(), Duration::ZERO).unwrap();
     }
 
     #[test]
     fn a_lock_that_is_let_go_of_is_waited_for() {
         let folder = tempfile::tempdir().unwrap();
-        let held = Store::lock(folder.path()).unwrap();
+        let held = LeaseStore::lock(folder.path()).unwrap();
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| Store::lock(folder.path()).map(drop));
+            let waits = scope.spawn(|| LeaseStore::lock(folder.path()).map(drop));
             std::thread::sleep(Duration::from_millis(30));
             assert!(!waits.is_finished());
             drop(held);

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use crate::request::ValidAttachment;
 
-fn config(dir: &Path, ipam: &serde_json::Value) -> Config {
-    Config::parse(&json!({ "ipam": ipam }), &super::config::tests::context(dir, &[])).unwrap()
+fn config(dir: &Path, ipam: &serde_json::Value) -> HostLocalConfig {
+    HostLocalConfig::parse(&json!({ "ipam": ipam }), &super::config::tests::context(dir, &[])).unwrap()
 }
 
 fn address_of(allocation: &Allocation) -> String {
@@ -163,7 +163,7 @@ fn status_says_when_a_set_is_full_and_makes_nothing() {
 fn an_address_that_was_asked_for_is_given_or_refused() {
     let dir = tempfile::tempdir().unwrap();
     let conf = json!({"ipam": {"type": "host-local", "subnet": "10.1.0.0/24"}, "runtimeConfig": {"ips": ["10.1.0.77"]}});
-    let config = Config::parse(&conf, &super::config::tests::context(dir.path(), &[])).unwrap();
+    let config = HostLocalConfig::parse(&conf, &super::config::tests::context(dir.path(), &[])).unwrap();
     assert_eq!(address_of(&add(&config, "c1", "eth0").unwrap()), "10.1.0.77/24");
     let text = add(&config, "c2", "eth0").unwrap_err().to_string();
     assert!(text.contains("10.1.0.77 was asked for and is leased to c1 interface eth0"), "{text}");

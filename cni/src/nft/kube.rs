@@ -36,7 +36,7 @@ impl fmt::Display for Family {
 }
 
 /// `ip nat`.
-pub(crate) type Table = (Family, String);
+pub(crate) type NftTable = (Family, String);
 
 /// Of kube-proxy's mode nftables, whole.
 const OWN: &str = "kube-proxy";
@@ -45,7 +45,7 @@ const SHARED: [&str; 5] = ["filter", "nat", "mangle", "raw", "security"];
 const PREFIX: &str = "KUBE-";
 
 /// The tables of both families; none where there is no nf_tables.
-pub(crate) fn tables() -> Result<Vec<Table>, Error> {
+pub(crate) fn tables() -> Result<Vec<NftTable>, Error> {
     let listed: Result<_, Error> = super::with(|netfilter| {
         let mut found = Vec::new();
         for family in Family::ALL {
@@ -61,7 +61,7 @@ pub(crate) fn tables() -> Result<Vec<Table>, Error> {
 
 /// Takes away what is theirs, and tables of iptables that were not there `before` and are empty then. Tells how many
 /// chains and tables went.
-pub(crate) fn remove(before: &[Table]) -> Result<usize, Error> {
+pub(crate) fn remove(before: &[NftTable]) -> Result<usize, Error> {
     let removed: Result<_, Error> = super::with(|netfilter| {
         let mut count = 0;
         for family in Family::ALL {
@@ -113,7 +113,7 @@ impl Netfilter {
         })
     }
 
-    fn clear(&mut self, family: Family, before: &[Table]) -> Result<usize, Error> {
+    fn clear(&mut self, family: Family, before: &[NftTable]) -> Result<usize, Error> {
         for _ in 0..TRIES {
             let generation = self.generation()?;
             if !self.is_committed(generation)? {

@@ -17,7 +17,7 @@ use ipnet::IpNet;
 use super::set::{self, KernelElement};
 use super::table::{compare, when_supported};
 use super::{Edit, Error, InstalledRule, Netfilter, Rule, RuleOwner, TableLayout, message};
-use plan::{ATTACHMENTS, Crowd, Held, Holding, Wanted};
+use plan::{ATTACHMENTS, Crowd, HeldAddress, Holding, Wanted};
 
 /// A table whose pods are elements.
 #[derive(Debug)]
@@ -135,7 +135,7 @@ impl Netfilter {
     }
 
     /// What one attachment has, by its owner.
-    fn held(&mut self, layout: &MemberLayout, owner: &RuleOwner) -> Result<Vec<Held>, Error> {
+    fn held(&mut self, layout: &MemberLayout, owner: &RuleOwner) -> Result<Vec<HeldAddress>, Error> {
         let mut held = Vec::new();
         for number in 0.. {
             let key = owner.key(number);
@@ -144,7 +144,7 @@ impl Netfilter {
             let of =
                 self.element(layout, &set::subnet_set(address.trunc()), &set::address_key(address.addr()))?;
             let is_own = of.is_some_and(|of| RuleOwner::read(&of.comment).is_some_and(|of| of == *owner));
-            held.push(Held { key: Some(key), address, is_own });
+            held.push(HeldAddress { key: Some(key), address, is_own });
         }
         Ok(held)
     }
@@ -155,7 +155,7 @@ impl Netfilter {
         layout: &MemberLayout,
         subnets: &BTreeSet<IpNet>,
         is_meant: impl Fn(&RuleOwner) -> bool,
-    ) -> Result<Vec<Held>, Error> {
+    ) -> Result<Vec<HeldAddress>, Error> {
         let mut sets = Vec::new();
         for subnet in subnets {
             sets.push((*subnet, self.elements(layout, &set::subnet_set(*subnet))?.unwrap_or_default()));

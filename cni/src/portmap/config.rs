@@ -70,7 +70,7 @@ impl Mapping {
 
 /// A checked configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Config {
+pub(crate) struct PortmapConfig {
     pub(super) mappings: Vec<Mapping>,
     /// Whether the pod's own connections and those from 127.0.0.1 get the node's address, without which they fail.
     pub(super) snat: bool,
@@ -140,9 +140,9 @@ fn in_small_letters(mappings: &Value) -> Value {
     }
 }
 
-impl Config {
+impl PortmapConfig {
     /// Reads the configuration of a call.
-    pub(crate) fn parse(conf: &Value) -> Result<Config, PortmapConfigError> {
+    pub(crate) fn parse(conf: &Value) -> Result<PortmapConfig, PortmapConfigError> {
         let mut own = request::own_fields(conf);
         for field in UNSUPPORTED {
             if let Some(value) = own.as_object_mut().and_then(|fields| fields.remove(field))
@@ -164,7 +164,7 @@ impl Config {
                 Deserialize::deserialize(in_small_letters(asked)).map_err(PortmapConfigError::Mappings)?
             }
         };
-        Ok(Config {
+        Ok(PortmapConfig {
             mappings: asked.iter().map(mapping).collect::<Result<_, _>>()?,
             snat: raw.snat.unwrap_or(true),
             masq_all: raw.masq_all.unwrap_or(false),
@@ -199,12 +199,12 @@ pub(super) mod tests {
     use super::*;
     use serde_json::json;
 
-    pub(crate) fn parse(more: Value, mappings: &Value) -> Result<Config, String> {
+    pub(crate) fn parse(more: Value, mappings: &Value) -> Result<PortmapConfig, String> {
         let mut conf = json!({"type": "portmap", "name": "net", "cniVersion": "1.0.0", "prevResult": {},
             "runtimeConfig": {"portMappings": mappings}});
         let Value::Object(more) = more else { panic!() };
         conf.as_object_mut().unwrap().extend(more);
-        Config::parse(&conf).map_err(|error| chain(&error))
+        PortmapConfig::parse(&conf).map_err(|error| chain(&error))
     }
 
     #[test]

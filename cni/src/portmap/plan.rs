@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use ipnet::IpNet;
 
-use super::config::{Config, Mapping, Protocol};
+use super::config::{Mapping, PortmapConfig, Protocol};
 use crate::masquerade::host_net;
 use crate::nft::{Hook, InstalledRule, Match, Rule, RuleOwner, TableChain, TableLayout, Verdict};
 
@@ -63,11 +63,11 @@ impl PlannedRule {
 }
 
 /// The rules of all mappings that lead to an address of a pod.
-pub(super) fn rules(config: &Config, pod: IpNet) -> Vec<PlannedRule> {
+pub(super) fn rules(config: &PortmapConfig, pod: IpNet) -> Vec<PlannedRule> {
     config.mappings.iter().flat_map(|mapping| rules_of(config, mapping, pod)).collect()
 }
 
-fn rules_of(config: &Config, mapping: &Mapping, pod: IpNet) -> Vec<PlannedRule> {
+fn rules_of(config: &PortmapConfig, mapping: &Mapping, pod: IpNet) -> Vec<PlannedRule> {
     let Some(on) = mapping.host_address(pod.addr()) else { return Vec::new() };
     let family = Match::Family { v4: pod.addr().is_ipv4() };
     let protocol = mapping.protocol.number();
@@ -98,7 +98,7 @@ fn rules_of(config: &Config, mapping: &Mapping, pod: IpNet) -> Vec<PlannedRule> 
 
 /// Whose connections get the node's address: all, or the pod's neighbours and itself, to whom it would answer directly,
 /// and 127.0.0.0/8, which is no address outside. `None` stands for everybody.
-fn sources(config: &Config, pod: IpNet) -> Vec<Option<IpNet>> {
+fn sources(config: &PortmapConfig, pod: IpNet) -> Vec<Option<IpNet>> {
     if config.masq_all {
         return vec![None];
     }
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn config(more: serde_json::Value) -> Config {
+    fn config(more: serde_json::Value) -> PortmapConfig {
         parse(more, &json!([{"hostPort": 8080, "containerPort": 80}])).unwrap()
     }
 

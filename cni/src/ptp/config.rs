@@ -11,7 +11,7 @@ use crate::result::Dns;
 
 /// A checked configuration.
 #[derive(Debug, Clone)]
-pub(crate) struct Config {
+pub(crate) struct PtpConfig {
     pub(super) ip_masq: bool,
     /// `None`: the kernel's default.
     pub(super) mtu: Option<u32>,
@@ -46,11 +46,11 @@ struct RawPtpConfig {
     _ipam: Option<Value>,
 }
 
-impl Config {
+impl PtpConfig {
     /// Reads the configuration of a call.
-    pub(crate) fn parse(conf: &Value, context: &PluginContext<'_>) -> Result<Config, PtpConfigError> {
+    pub(crate) fn parse(conf: &Value, context: &PluginContext<'_>) -> Result<PtpConfig, PtpConfigError> {
         let raw = RawPtpConfig::deserialize(request::own_fields(conf)).map_err(PtpConfigError::Shape)?;
-        Ok(Config {
+        Ok(PtpConfig {
             ip_masq: raw.ip_masq.unwrap_or(false),
             mtu: raw.mtu.filter(|mtu| *mtu != 0),
             dns: raw.dns.unwrap_or_default(),
@@ -67,7 +67,7 @@ mod tests {
     use serde_json::json;
     use std::path::Path;
 
-    fn parse(conf: &Value) -> Result<Config, String> {
+    fn parse(conf: &Value) -> Result<PtpConfig, String> {
         let context = PluginContext {
             network: "net",
             args: &[],
@@ -75,7 +75,7 @@ mod tests {
             bin_dirs: &[],
             prefer_external: false,
         };
-        Config::parse(conf, &context).map_err(|error| chain(&error))
+        PtpConfig::parse(conf, &context).map_err(|error| chain(&error))
     }
 
     #[test]

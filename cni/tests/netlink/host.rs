@@ -40,15 +40,15 @@ pub(crate) fn run(program: &str, args: &[&str]) -> String {
 }
 
 /// Another machine: a namespace at the other end of a link, which knows no way to the pods.
-pub(crate) struct Machine {
+pub(crate) struct RemoteHost {
     pub(crate) netns: PathBuf,
     link: String,
     _root: tempfile::TempDir,
 }
 
-impl Machine {
+impl RemoteHost {
     /// `host` and `own`: the addresses of the two ends, with prefix length.
-    pub(crate) fn new(link: &str, ends: &[(&str, &str)]) -> Machine {
+    pub(crate) fn new(link: &str, ends: &[(&str, &str)]) -> RemoteHost {
         let root = tempfile::tempdir().unwrap();
         let netns = netns::create(root.path(), "machine").unwrap();
         let peer = format!("{link}-p");
@@ -63,7 +63,7 @@ impl Machine {
         }
         run("nsenter", &[&format!("--net={path}"), "ip", "link", "set", &peer, "up"]);
         run("nsenter", &[&format!("--net={path}"), "ip", "link", "set", "lo", "up"]);
-        Machine { netns, link: link.into(), _root: root }
+        RemoteHost { netns, link: link.into(), _root: root }
     }
 
     pub(crate) fn inside<T: Send>(&self, job: impl FnOnce() -> T + Send) -> T {
@@ -71,7 +71,7 @@ impl Machine {
     }
 }
 
-impl Drop for Machine {
+impl Drop for RemoteHost {
     fn drop(&mut self) {
         run("ip", &["link", "del", &self.link]);
         netns::remove(&self.netns).unwrap();

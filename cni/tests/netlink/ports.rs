@@ -7,7 +7,7 @@ use gantry_cni::chain::{self, ValidAttachment};
 use gantry_cni::netns;
 use serde_json::{Value, json};
 
-use crate::host::{self, Machine, seen_by};
+use crate::host::{self, RemoteHost, seen_by};
 use crate::node::{Pod, TestNode, address, explain};
 
 /// The tests of this file change and compare the host's whole ruleset, so they take turns.
@@ -44,8 +44,10 @@ fn a_host_port_leads_to_its_pod_from_everywhere_and_goes_without_a_trace() {
     let _turn = turn();
     let before = host::ruleset();
     let node = TestNode::with("gt-ports", dual("10.221.0.0/24", "fd00:221::/64"), &[portmap()]);
-    let machine =
-        Machine::new("gt-m1", &[("192.0.2.1/24", "192.0.2.9/24"), ("2001:db8:1::1/64", "2001:db8:1::9/64")]);
+    let machine = RemoteHost::new(
+        "gt-m1",
+        &[("192.0.2.1/24", "192.0.2.9/24"), ("2001:db8:1::1/64", "2001:db8:1::9/64")],
+    );
     let ports = json!([{"hostPort": 8081, "containerPort": 80, "protocol": "tcp"}]);
     let (pod, other) = (node.pod("web").map(ports), node.pod("other"));
     let result = pod.add();
@@ -85,7 +87,7 @@ fn a_pod_is_masqueraded_beyond_its_subnet_only() {
     let _turn = turn();
     let before = host::ruleset();
     let node = TestNode::with("gt-masq", dual("10.222.0.0/24", "fd00:222::/64"), &[]);
-    let machine = Machine::new(
+    let machine = RemoteHost::new(
         "gt-m2",
         &[("198.51.100.1/24", "198.51.100.9/24"), ("2001:db8:2::1/64", "2001:db8:2::9/64")],
     );
@@ -165,7 +167,7 @@ fn a_port_of_another_pod_is_refused_by_port_and_pod() {
 fn old_flows_of_udp_are_forgotten_at_add_and_del() {
     let _turn = turn();
     let node = TestNode::with("gt-udp", dual("10.224.0.0/24", "fd00:224::/64"), &[portmap()]);
-    let machine = Machine::new("gt-m4", &[("203.0.113.1/24", "203.0.113.9/24")]);
+    let machine = RemoteHost::new("gt-m4", &[("203.0.113.1/24", "203.0.113.9/24")]);
     let ports = || json!([{"hostPort": 5353, "containerPort": 53, "protocol": "udp"}]);
     let client = machine.inside(|| UdpSocket::bind("203.0.113.9:4444")).unwrap();
     let to = at("203.0.113.1:5353");
@@ -287,7 +289,7 @@ fn rules_of_an_earlier_version_hold_and_go() {
     let ipam = json!({"type": "host-local", "subnet": subnet});
     let node =
         TestNode::with("gt-former", json!({"isDefaultGateway": true, "ipMasq": true, "ipam": ipam}), &[]);
-    let machine = Machine::new("gt-m3", &[("198.51.100.1/24", "198.51.100.9/24")]);
+    let machine = RemoteHost::new("gt-m3", &[("198.51.100.1/24", "198.51.100.9/24")]);
     host::tell_callers(machine.inside(|| TcpListener::bind("198.51.100.9:9000")).unwrap());
     let seen = |pod: &Pod<'_>| netns::run(&pod.netns, || seen_by(at("198.51.100.9:9000"))).unwrap();
     let (kept, gone) = (node.pod("kept"), node.pod("gone"));

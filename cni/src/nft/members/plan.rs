@@ -19,7 +19,7 @@ pub(super) const ATTACHMENTS: &str = "attachments";
 
 /// An address of an attachment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct HeldAddress {
     /// Of the element of `attachments` that tells it; `None` when none does.
     pub(super) key: Option<Vec<u8>>,
     pub(super) address: IpNet,
@@ -32,7 +32,7 @@ pub(super) struct Held {
 pub(super) struct Holding {
     /// Rules of earlier versions.
     pub(super) rules: Vec<InstalledRule>,
-    pub(super) held: Vec<Held>,
+    pub(super) held: Vec<HeldAddress>,
     /// Who else is in their subnets, and in those that are wanted.
     pub(super) crowds: BTreeMap<IpNet, Crowd>,
 }
@@ -89,7 +89,7 @@ pub(super) fn all_held(
     entries: &[KernelElement],
     sets: &[(IpNet, Vec<KernelElement>)],
     is_meant: impl Fn(&RuleOwner) -> bool,
-) -> Vec<Held> {
+) -> Vec<HeldAddress> {
     let mut held = Vec::new();
     for (subnet, elements) in sets {
         for element in elements {
@@ -97,14 +97,14 @@ pub(super) fn all_held(
             let address = set::read_address_key(&element.key)
                 .and_then(|address| IpNet::new(address, subnet.prefix_len()).ok());
             if let (Some(_), Some(address)) = (owner, address) {
-                held.push(Held { key: None, address, is_own: true });
+                held.push(HeldAddress { key: None, address, is_own: true });
             }
         }
     }
     for entry in entries {
         let is_meant = RuleOwner::read_key(&entry.key).is_some_and(|owner| is_meant(&owner));
         if let Some(address) = address_of(entry).filter(|_| is_meant) {
-            held.push(Held { key: Some(entry.key.clone()), address, is_own: false });
+            held.push(HeldAddress { key: Some(entry.key.clone()), address, is_own: false });
         }
     }
     held
@@ -248,7 +248,7 @@ pub(super) fn check_rule(layout: &MemberLayout, found: &[InstalledRule], subnet:
 }
 
 /// Whether these addresses are held, all as the attachment's own, and no others.
-pub(super) fn check_addresses(held: &[Held], wanted: &BTreeSet<IpNet>) -> Result<(), Error> {
+pub(super) fn check_addresses(held: &[HeldAddress], wanted: &BTreeSet<IpNet>) -> Result<(), Error> {
     let found: BTreeSet<IpNet> = held.iter().map(|held| held.address).collect();
     if found != *wanted {
         let list = |addresses: &BTreeSet<IpNet>| {

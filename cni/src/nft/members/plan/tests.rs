@@ -26,8 +26,8 @@ fn owner(number: u64) -> RuleOwner {
     RuleOwner::read(&format!("{:016x}-{number:016x}", 7)).unwrap()
 }
 
-fn held(number: u32, address: &str) -> Held {
-    Held { key: Some(owner(1).key(number)), address: net(address), is_own: true }
+fn held(number: u32, address: &str) -> HeldAddress {
+    HeldAddress { key: Some(owner(1).key(number)), address: net(address), is_own: true }
 }
 
 fn crowd(others: usize, told: Option<usize>) -> Crowd {
@@ -210,8 +210,8 @@ fn what_is_held_is_told_by_elements_of_both_kinds() {
             member("10.0.0.8", ""),
         ],
     )];
-    let lone = |address: &str| Held { key: None, address: net(address), is_own: true };
-    let told = Held { is_own: false, ..held(0, "10.0.0.5/24") };
+    let lone = |address: &str| HeldAddress { key: None, address: net(address), is_own: true };
+    let told = HeldAddress { is_own: false, ..held(0, "10.0.0.5/24") };
     assert_eq!(
         all_held(&entries, &sets, |of| *of == owner(1)),
         [lone("10.0.0.5/24"), lone("10.0.0.7/24"), told]
@@ -237,7 +237,7 @@ fn check_wants_one_right_rule_and_the_pods_own_addresses() {
     }
 
     let wanted: BTreeSet<_> = [net("10.0.0.5/24")].into();
-    let check = |held: &[Held]| check_addresses(held, &wanted).map_err(|error| error.to_string());
+    let check = |held: &[HeldAddress]| check_addresses(held, &wanted).map_err(|error| error.to_string());
     let own = held(0, "10.0.0.5/24");
     assert_eq!(check(std::slice::from_ref(&own)), Ok(()));
     assert_eq!(check(&[]), Err("the pod has the addresses [], not [10.0.0.5/24]".into()));
@@ -245,6 +245,6 @@ fn check_wants_one_right_rule_and_the_pods_own_addresses() {
         check(&[own.clone(), held(1, "fd00::5/64")]),
         Err("the pod has the addresses [10.0.0.5/24 fd00::5/64], not [10.0.0.5/24]".into())
     );
-    let lost = Held { is_own: false, ..own };
+    let lost = HeldAddress { is_own: false, ..own };
     assert_eq!(check(&[lost]), Err(format!("set {V4} has no 10.0.0.5 of the pod")));
 }
