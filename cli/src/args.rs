@@ -18,7 +18,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub(crate) use copy::{CpArgs, InspectArgs, ObjectFormat, Spec};
+pub(crate) use copy::{CpArgs, FileSpec, InspectArgs, ObjectFormat};
 pub(crate) use image::{DEFAULT_ROOT, ImageCommand, ImagesArgs, LoadArgs, PullArgs, RmiArgs, StoreFlags};
 pub(crate) use join::{JoinArgs, LeaveArgs};
 pub(crate) use login::{LoginArgs, LogoutArgs, Secret};

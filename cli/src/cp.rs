@@ -13,7 +13,7 @@ use gantry_proto::cri::ExecSyncRequest;
 use tokio::sync::mpsc;
 use tonic::transport::Channel;
 
-use crate::args::{CpArgs, Spec, Target};
+use crate::args::{CpArgs, FileSpec, Target};
 use crate::remote::{self, Pipes, Streams};
 use crate::{client, exec, output, runtime_client};
 
@@ -91,7 +91,7 @@ impl ContainerEndpoint {
     }
 
     /// To this machine.
-    async fn give(&self, from: &Spec, to: &Path) -> Result<()> {
+    async fn give(&self, from: &FileSpec, to: &Path) -> Result<()> {
         let (sender, stdout) = mpsc::channel(WAITING);
         let plan = unpack::Plan::new(&from.file, to);
         let unpacked = tokio::task::spawn_blocking(move || {

@@ -16,7 +16,7 @@ use tonic::transport::Channel;
 use crate::args::{DEFAULT_AGENT_SOCKET, RuntimeEndpoint};
 use crate::load::{self, Naming};
 use crate::{output, runtime_client};
-use line::Order;
+use line::CtrAction;
 
 /// The runtime's socket may stand there for tools that know no other.
 const CONTAINERD_SOCKET: &str = "/run/containerd/containerd.sock";
@@ -43,13 +43,15 @@ pub(crate) fn program(words: &[OsString]) -> Option<ExitCode> {
     })
 }
 
-fn run(order: Order) -> Result<ExitCode> {
+fn run(action: CtrAction) -> Result<ExitCode> {
     let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     tokio.context("start the threads that everything runs on")?.block_on(async {
-        match order {
-            Order::Help(text) => output::print(text.as_bytes())?,
-            Order::Import { address, file, digests } => import(dial(address).await?, &file, digests).await?,
-            Order::Tag { address, image, names, force } => {
+        match action {
+            CtrAction::Help(text) => output::print(text.as_bytes())?,
+            CtrAction::Import { address, file, digests } => {
+                import(dial(address).await?, &file, digests).await?;
+            }
+            CtrAction::Tag { address, image, names, force } => {
                 tag(dial(address).await?, &image, names, force).await?;
             }
         }

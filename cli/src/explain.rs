@@ -10,7 +10,7 @@ use crate::{choice, client, output};
 
 /// What the agent says of one pod.
 #[derive(Serialize)]
-struct Report<'a> {
+struct PodReport<'a> {
     namespace: &'a str,
     name: &'a str,
     status: &'a str,
@@ -44,7 +44,7 @@ pub(crate) async fn explain(args: ExplainArgs) -> Result<()> {
 
 /// `alone`: one pod was named, and so its report is no list.
 fn render(answers: &[(Target, ExplainPodResponse)], format: ReportFormat, alone: bool) -> Result<String> {
-    let reports: Vec<Report<'_>> = answers.iter().map(|(pod, answer)| report(pod, answer)).collect();
+    let reports: Vec<PodReport<'_>> = answers.iter().map(|(pod, answer)| report(pod, answer)).collect();
     Ok(match (format, reports.as_slice()) {
         (ReportFormat::Text, _) => {
             answers.iter().map(|(pod, answer)| text(pod, answer)).collect::<Vec<_>>().join("\n")
@@ -56,7 +56,7 @@ fn render(answers: &[(Target, ExplainPodResponse)], format: ReportFormat, alone:
     })
 }
 
-fn report<'a>(pod: &'a Target, answer: &'a ExplainPodResponse) -> Report<'a> {
+fn report<'a>(pod: &'a Target, answer: &'a ExplainPodResponse) -> PodReport<'a> {
     let finding = |finding: &'a Finding| JsonFinding {
         container: &finding.container,
         state: &finding.state,
@@ -65,7 +65,7 @@ fn report<'a>(pod: &'a Target, answer: &'a ExplainPodResponse) -> Report<'a> {
         evidence: &finding.evidence,
     };
     let findings = answer.findings.iter().map(finding).collect();
-    Report { namespace: &pod.namespace, name: &pod.name, status: &answer.status, findings }
+    PodReport { namespace: &pod.namespace, name: &pod.name, status: &answer.status, findings }
 }
 
 fn text(pod: &Target, answer: &ExplainPodResponse) -> String {

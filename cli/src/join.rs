@@ -29,9 +29,9 @@ use self::apply::Doer;
 pub(crate) use self::apply::set;
 use self::discovery::{CaHash, ClusterInfo, Endpoint, Token};
 use self::docker::Docker;
-use self::facts::{Cluster, JoinRequest};
+use self::facts::{ClusterFacts, JoinRequest};
 use self::plan::Plan;
-use self::record::Record;
+use self::record::JoinRecord;
 use crate::args::JoinArgs;
 use crate::doctor::join::JoinTarget;
 use crate::{doctor, output};
@@ -54,7 +54,7 @@ pub(crate) const FOREIGN: [(&str, &str); 9] = [
 
 /// A cluster that was found, and by whose rights.
 struct DiscoveredCluster {
-    cluster: Cluster,
+    cluster: ClusterFacts,
     ca_hashes: Vec<CaHash>,
     /// None: the administrator makes one.
     token: Option<Token>,
@@ -67,7 +67,7 @@ struct DiscoveredCluster {
 /// When the cluster cannot be found, or a step fails: what was done until then is in the record, and the same command
 /// goes on from there.
 pub(crate) async fn join(args: JoinArgs) -> Result<ExitCode> {
-    let record = Record::read(Path::new(record::PATH))?;
+    let record = JoinRecord::read(Path::new(record::PATH))?;
     // Before a token that has expired long since is looked at.
     if let Some(problem) = record.as_ref().and_then(plan::joined_already) {
         bail!("{problem}");
@@ -105,7 +105,7 @@ pub(crate) async fn join(args: JoinArgs) -> Result<ExitCode> {
     let endpoint = found.cluster.endpoint.to_string();
     let record = match record {
         Some(record) => record,
-        None => Record::new(endpoint, node, look::before(&found.cluster)?),
+        None => JoinRecord::new(endpoint, node, look::before(&found.cluster)?),
     };
     let doer = Doer::new(kubeadm, wanted.cri_socket, record, found.admin.as_ref());
     run(doer, &plan).await.map(|()| ExitCode::SUCCESS)

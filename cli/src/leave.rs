@@ -14,7 +14,7 @@ use gantry_kube_client::identity::kubeconfig;
 use self::plan::{HostState, Undo};
 use self::undo::Undoer;
 use crate::args::LeaveArgs;
-use crate::join::record::{self, Record};
+use crate::join::record::{self, JoinRecord};
 use crate::join::step::{JoinChange, sysctl_path};
 use crate::join::{FOREIGN, admin, look};
 use crate::output;
@@ -24,7 +24,7 @@ use crate::output;
 /// # Errors
 /// When nobody has joined, or something stays: then the same command goes on from there.
 pub(crate) async fn leave(args: LeaveArgs) -> Result<ExitCode> {
-    let record = Record::read(Path::new(record::PATH))?.with_context(|| {
+    let record = JoinRecord::read(Path::new(record::PATH))?.with_context(|| {
         format!("nothing to take back: there is no {}, which gantry join writes", record::PATH)
     })?;
     let steps = plan::plan(&record, &now(&record), args.delete_node);
@@ -74,7 +74,7 @@ async fn run(undoer: &Undoer, steps: &[Undo]) -> Result<usize> {
     Ok(failed)
 }
 
-fn last_words(record: &Record, deleted: bool) -> String {
+fn last_words(record: &JoinRecord, deleted: bool) -> String {
     let node = &record.node;
     match deleted || !record.joined {
         true => String::new(),
@@ -82,7 +82,7 @@ fn last_words(record: &Record, deleted: bool) -> String {
     }
 }
 
-fn now(record: &Record) -> HostState {
+fn now(record: &JoinRecord) -> HostState {
     HostState {
         cni: look::configurations(),
         sysctls: FOREIGN

@@ -11,10 +11,10 @@ use super::{AgentFlags, PodFlags, Target, or_default};
 pub(crate) struct CpArgs {
     /// From where: PATH here, or [NAMESPACE/]POD:PATH.
     #[arg(value_name = "FROM")]
-    pub(crate) from: Spec,
+    pub(crate) from: FileSpec,
     /// To where; one of both is in a pod.
     #[arg(value_name = "TO")]
-    pub(crate) to: Spec,
+    pub(crate) to: FileSpec,
     /// The container; when not given, the one of the annotation
     /// kubectl.kubernetes.io/default-container, or the first.
     #[arg(short, long)]
@@ -50,7 +50,7 @@ pub(crate) enum ObjectFormat {
 
 /// Where something is copied from or to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Spec {
+pub(crate) struct FileSpec {
     /// As it was given.
     pub(crate) text: String,
     /// Namespace, where it is said, and pod; none for this machine.
@@ -59,7 +59,7 @@ pub(crate) struct Spec {
     pub(crate) file: String,
 }
 
-impl FromStr for Spec {
+impl FromStr for FileSpec {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -81,7 +81,7 @@ impl FromStr for Spec {
     }
 }
 
-impl Spec {
+impl FileSpec {
     /// The pod, given what `--namespace` says, which counts for less.
     pub(crate) fn target(&self, namespace: Option<&str>) -> Option<Target> {
         let (own, name) = self.pod.clone()?;
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn places_are_written_as_kubectl_has_them() {
-        let spec = |text: &str| text.parse::<Spec>().map(|spec| (spec.target(Some("n")), spec.file));
+        let spec = |text: &str| text.parse::<FileSpec>().map(|spec| (spec.target(Some("n")), spec.file));
         let at = |namespace: &str, name: &str| {
             Some(Target { namespace: namespace.to_owned(), name: name.to_owned() })
         };

@@ -10,11 +10,11 @@ use std::str::FromStr;
 pub(crate) struct Selector {
     /// As it was given.
     text: String,
-    rules: Vec<Rule>,
+    rules: Vec<Requirement>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Rule {
+enum Requirement {
     Is(String, String),
     /// Also when there is no such label.
     IsNot(String, String),
@@ -33,14 +33,14 @@ impl FromStr for Selector {
             let owned = |key: &str, value: &str| (key.trim().to_owned(), value.trim().to_owned());
             let (rule, key) = if let Some((key, value)) = part.split_once("!=") {
                 let (key, value) = owned(key, value);
-                (Rule::IsNot(key.clone(), value), key)
+                (Requirement::IsNot(key.clone(), value), key)
             } else if let Some((key, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
                 let (key, value) = owned(key, value);
-                (Rule::Is(key.clone(), value), key)
+                (Requirement::Is(key.clone(), value), key)
             } else if let Some(key) = part.strip_prefix('!') {
-                (Rule::Lacks(key.trim().to_owned()), key.trim().to_owned())
+                (Requirement::Lacks(key.trim().to_owned()), key.trim().to_owned())
             } else {
-                (Rule::Has(part.to_owned()), part.to_owned())
+                (Requirement::Has(part.to_owned()), part.to_owned())
             };
             let plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
             if key.is_empty() || !key.chars().all(plain) { Err(bad()) } else { Ok(rule) }
@@ -54,10 +54,10 @@ impl Selector {
     /// Whether a pod of these labels is meant.
     pub(crate) fn fits(&self, labels: &BTreeMap<String, String>) -> bool {
         self.rules.iter().all(|rule| match rule {
-            Rule::Is(key, value) => labels.get(key) == Some(value),
-            Rule::IsNot(key, value) => labels.get(key) != Some(value),
-            Rule::Has(key) => labels.contains_key(key),
-            Rule::Lacks(key) => !labels.contains_key(key),
+            Requirement::Is(key, value) => labels.get(key) == Some(value),
+            Requirement::IsNot(key, value) => labels.get(key) != Some(value),
+            Requirement::Has(key) => labels.contains_key(key),
+            Requirement::Lacks(key) => !labels.contains_key(key),
         })
     }
 }

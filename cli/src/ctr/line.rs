@@ -17,7 +17,7 @@ const REMEDY: &str = "the runtime here is gantry, and its `ctr` does what `kind 
 
 /// What is asked for.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum CtrAction {
     /// Text to print.
     Help(String),
     /// Load an archive; `-` is standard input.
@@ -37,18 +37,18 @@ struct CtrCommand {
     #[arg(short, long)]
     namespace: Option<String>,
     #[command(subcommand)]
-    command: Group,
+    command: CtrSubcommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Group {
+enum CtrSubcommand {
     /// Bring images, and name them.
     #[command(subcommand, visible_aliases = ["image", "i"])]
-    Images(Command),
+    Images(ImagesCommand),
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum ImagesCommand {
     /// Load the images for this machine of an archive.
     Import {
         /// Of no effect: of an index the image for this machine is taken.
@@ -86,11 +86,11 @@ enum Command {
 ///
 /// # Errors
 /// Words that are not understood, another namespace or snapshotter; each with what to use instead.
-pub(super) fn ctr(words: &[String], variable: impl Fn(&str) -> Option<String>) -> Result<Order> {
+pub(super) fn ctr(words: &[String], variable: impl Fn(&str) -> Option<String>) -> Result<CtrAction> {
     let line = match CtrCommand::try_parse_from([&["ctr".to_owned()], words].concat()) {
         Ok(line) => line,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            return Ok(Order::Help(error.to_string()));
+            return Ok(CtrAction::Help(error.to_string()));
         }
         Err(error) => {
             let text = error.to_string();
@@ -112,15 +112,15 @@ pub(super) fn ctr(words: &[String], variable: impl Fn(&str) -> Option<String>) -
             false => format!("unix://{address}"),
         }
     });
-    let Group::Images(command) = line.command;
+    let CtrSubcommand::Images(command) = line.command;
     match command {
-        Command::Import { snapshotter, .. } if snapshotter != SNAPSHOTTER => {
+        ImagesCommand::Import { snapshotter, .. } if snapshotter != SNAPSHOTTER => {
             bail!(
                 "snapshotter {snapshotter:?} is not there: the runtime here is gantry, which has {SNAPSHOTTER}"
             )
         }
-        Command::Import { digests, file, .. } => Ok(Order::Import { address, file, digests }),
-        Command::Tag { force, image, names, .. } => Ok(Order::Tag { address, image, names, force }),
+        ImagesCommand::Import { digests, file, .. } => Ok(CtrAction::Import { address, file, digests }),
+        ImagesCommand::Tag { force, image, names, .. } => Ok(CtrAction::Tag { address, image, names, force }),
     }
 }
 
@@ -128,7 +128,7 @@ pub(super) fn ctr(words: &[String], variable: impl Fn(&str) -> Option<String>) -
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Order> {
+    fn read(text: &str) -> Result<CtrAction> {
         ctr(&text.split(' ').map(str::to_owned).collect::<Vec<_>>(), |_| None)
     }
 
@@ -136,9 +136,9 @@ mod tests {
     #[test]
     fn the_lines_of_kind_are_understood() {
         let line = "--namespace=k8s.io images import --all-platforms --digests --snapshotter=overlayfs -";
-        let import = |file: &str, digests| Order::Import { address: None, file: file.into(), digests };
+        let import = |file: &str, digests| CtrAction::Import { address: None, file: file.into(), digests };
         assert_eq!(read(line).unwrap(), import("-", true));
-        let tag = Order::Tag {
+        let tag = CtrAction::Tag {
             address: None,
             image: "sha256:12".into(),
             names: vec!["docker.io/library/web:1".into()],
@@ -152,7 +152,8 @@ mod tests {
     #[test]
     fn an_address_is_a_path_or_has_its_scheme() {
         for given in ["/run/a.sock", "unix:///run/a.sock"] {
-            let Order::Import { address, .. } = read(&format!("-a {given} -n k8s.io i import -")).unwrap()
+            let CtrAction::Import { address, .. } =
+                read(&format!("-a {given} -n k8s.io i import -")).unwrap()
             else {
                 panic!("an import")
             };
@@ -161,7 +162,7 @@ mod tests {
         let words = ["images", "tag", "a", "b"].map(str::to_owned);
         let variables =
             |name: &str| Some(if name == "CONTAINERD_ADDRESS" { "/run/b.sock" } else { "k8s.io" }.into());
-        let Order::Tag { address, .. } = ctr(&words, variables).unwrap() else { panic!("a tag") };
+        let CtrAction::Tag { address, .. } = ctr(&words, variables).unwrap() else { panic!("a tag") };
         assert_eq!(address.as_deref(), Some("unix:///run/b.sock"));
     }
 
@@ -192,6 +193,6 @@ mod tests {
 
     #[test]
     fn help_is_printed() {
-        assert!(matches!(read("--help").unwrap(), Order::Help(text) if text.contains("images")));
+        assert!(matches!(read("--help").unwrap(), CtrAction::Help(text) if text.contains("images")));
     }
 }

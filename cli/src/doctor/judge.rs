@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::look::{AppArmor, Folder, HostFacts, Network};
+use super::look::{AppArmor, CniNetwork, DataFolder, HostFacts};
 use super::store::StoreFacts;
 use super::{Check, CheckStatus};
 use crate::output;
@@ -224,29 +224,29 @@ fn programs(facts: &HostFacts) -> Check {
     fail("programs", format!("no {}", missing.join(", ")), remedy.to_owned())
 }
 
-pub(super) fn network(network: &Network) -> Check {
+pub(super) fn network(network: &CniNetwork) -> Check {
     match network {
-        Network::None(folder) => ok(
+        CniNetwork::None(folder) => ok(
             "network",
             format!(
                 "no configuration in {}: `gantry run` uses its built-in bridge; `gantry runtime` is not NetworkReady without one",
                 folder.display()
             ),
         ),
-        Network::List { name, origin, missing } if missing.is_empty() => {
+        CniNetwork::List { name, origin, missing } if missing.is_empty() => {
             ok("network", format!("{name} from {origin}"))
         }
-        Network::List { name, origin, missing } => fail(
+        CniNetwork::List { name, origin, missing } => fail(
             "network",
             format!("{name} from {origin} names plugins that are not there: {}", missing.join(", ")),
             "install them in --cni-bin-dir or take them out of the list".to_owned(),
         ),
-        Network::Broken(error) => fail("network", error.clone(), "mend or remove the file".to_owned()),
+        CniNetwork::Broken(error) => fail("network", error.clone(), "mend or remove the file".to_owned()),
     }
 }
 
-fn folder(folder: &Folder) -> Check {
-    let Folder { flag, path, space } = folder;
+fn folder(folder: &DataFolder) -> Check {
+    let DataFolder { flag, path, space } = folder;
     match space {
         Ok((free, all)) => {
             let seen = format!(
@@ -353,8 +353,8 @@ mod tests {
             seccomp(""),
             apparmor(AppArmor::WithoutParser),
             swap(1),
-            network(&Network::Broken("x".into())),
-            folder(&Folder { flag: "--root", path: "/x".into(), space: Ok((1, 100)) }),
+            network(&CniNetwork::Broken("x".into())),
+            folder(&DataFolder { flag: "--root", path: "/x".into(), space: Ok((1, 100)) }),
             registry("h", Err("refused".into())),
         ];
         for check in checks {

@@ -42,8 +42,8 @@ pub(super) struct HostFacts {
     pub(super) swaps: usize,
     /// Programs that stand beside this one, of those that must.
     pub(super) programs: Vec<(PathBuf, bool)>,
-    pub(super) network: Network,
-    pub(super) folders: Vec<Folder>,
+    pub(super) network: CniNetwork,
+    pub(super) folders: Vec<DataFolder>,
 }
 
 /// As the runtime finds it.
@@ -58,7 +58,7 @@ pub(super) enum AppArmor {
 
 /// What the CNI folder holds.
 #[derive(Debug, Clone)]
-pub(crate) enum Network {
+pub(crate) enum CniNetwork {
     /// No configuration.
     None(PathBuf),
     /// The first configuration by name; plugins that are neither built in nor in the folder.
@@ -69,7 +69,7 @@ pub(crate) enum Network {
 
 /// A folder that grows.
 #[derive(Debug, Clone)]
-pub(super) struct Folder {
+pub(super) struct DataFolder {
     pub(super) flag: &'static str,
     pub(super) path: PathBuf,
     /// Bytes free for us and in all, of the file system that it is or will be on.
@@ -157,10 +157,10 @@ fn programs(folder: Option<&Path>) -> Vec<(PathBuf, bool)> {
 }
 
 /// The configuration in `folder`; with `external` even built-in plugins are programs in `programs`.
-pub(super) fn network(folder: &Path, programs: &Path, external: bool) -> Network {
+pub(super) fn network(folder: &Path, programs: &Path, external: bool) -> CniNetwork {
     match Conflist::load(folder) {
-        Ok(None) => Network::None(folder.to_owned()),
-        Ok(Some(list)) => Network::List {
+        Ok(None) => CniNetwork::None(folder.to_owned()),
+        Ok(Some(list)) => CniNetwork::List {
             name: list.name().to_owned(),
             origin: list.origin().to_owned(),
             missing: list
@@ -171,19 +171,19 @@ pub(super) fn network(folder: &Path, programs: &Path, external: bool) -> Network
                 .map(str::to_owned)
                 .collect(),
         },
-        Err(error) => Network::Broken(format!("{:#}", anyhow::Error::from(error))),
+        Err(error) => CniNetwork::Broken(format!("{:#}", anyhow::Error::from(error))),
     }
 }
 
 /// Of the folder, or of the nearest one above it that is there.
-fn folder(flag: &'static str, path: &Path) -> Folder {
+fn folder(flag: &'static str, path: &Path) -> DataFolder {
     let there = path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
     let space = rustix::fs::statvfs(there)
         .map(|stat| {
             (stat.f_bavail.saturating_mul(stat.f_frsize), stat.f_blocks.saturating_mul(stat.f_frsize))
         })
         .map_err(|error| error.to_string());
-    Folder { flag, path: path.to_owned(), space }
+    DataFolder { flag, path: path.to_owned(), space }
 }
 
 /// The first line of a registry's answer to `GET /v2/`, for one on this machine; that a connection

@@ -13,7 +13,7 @@ use gantry_base::files;
 use serde_json::{Value, json};
 
 use super::discovery::Token;
-use super::record::{self, Record};
+use super::record::{self, JoinRecord};
 use super::step::{JoinChange, JoinStep, sysctl_path};
 use super::{admin, kubeadm};
 
@@ -21,7 +21,7 @@ use super::{admin, kubeadm};
 pub(super) struct Doer<'a> {
     pub(super) kubeadm: PathBuf,
     pub(super) cri_socket: String,
-    pub(super) record: Record,
+    pub(super) record: JoinRecord,
     /// The administrator, where the token is to be made.
     pub(super) admin: Option<&'a kube::Client>,
     /// The one that was made.
@@ -32,7 +32,7 @@ impl<'a> Doer<'a> {
     pub(super) fn new(
         kubeadm: PathBuf,
         cri_socket: String,
-        record: Record,
+        record: JoinRecord,
         admin: Option<&'a kube::Client>,
     ) -> Self {
         Self { kubeadm, cri_socket, record, admin, token: None }

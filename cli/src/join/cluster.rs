@@ -9,7 +9,7 @@ use kube::Api;
 use serde_json::Value;
 
 use super::discovery::Endpoint;
-use super::facts::{Cluster, KubeletConfig};
+use super::facts::{ClusterFacts, KubeletConfig};
 
 /// For one answer.
 const ANSWER: Duration = Duration::from_secs(15);
@@ -18,7 +18,11 @@ const ANSWER: Duration = Duration::from_secs(15);
 ///
 /// # Errors
 /// When one is missing, or the rights are.
-pub(super) async fn read(client: &kube::Client, endpoint: Endpoint, server: Endpoint) -> Result<Cluster> {
+pub(super) async fn read(
+    client: &kube::Client,
+    endpoint: Endpoint,
+    server: Endpoint,
+) -> Result<ClusterFacts> {
     let system: Api<ConfigMap> = Api::namespaced(client.clone(), "kube-system");
     let kubeadm = document(&system, "kubeadm-config", "ClusterConfiguration").await?;
     let kubelet = document(&system, "kubelet-config", "kubelet").await?;
@@ -32,7 +36,7 @@ pub(super) async fn read(client: &kube::Client, endpoint: Endpoint, server: Endp
         value.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned()
     };
     let flag = |path: &str| kubelet.pointer(path).and_then(Value::as_bool);
-    Ok(Cluster {
+    Ok(ClusterFacts {
         endpoint,
         server,
         version: word(&kubeadm, "/kubernetesVersion"),

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::facts::{CgroupDriver, Cluster, JoinHost, JoinRequest, Release};
+use super::facts::{CgroupDriver, ClusterFacts, JoinHost, JoinRequest, Release};
 
 /// The first kubeadm that reads v1beta4; the one before takes flags of the kubelet as a map.
 const V1BETA4: Release = (1, 31);
@@ -22,7 +22,7 @@ const REFUSES_CGROUP_V1: Release = (1, 35);
 /// What `kubeadm join --config` reads.
 pub(super) fn join(
     machine: &JoinHost,
-    cluster: &Cluster,
+    cluster: &ClusterFacts,
     wanted: &JoinRequest,
     node_ip: Option<std::net::IpAddr>,
     kubeadm: Option<Release>,
@@ -81,7 +81,7 @@ fn ignored_checks(machine: &JoinHost, wanted: &JoinRequest, kubeadm: Option<Rele
 
 /// What of the cluster's kubelet-config does not fit this machine: merged into it by kubeadm.
 pub(super) fn patch(
-    cluster: &Cluster,
+    cluster: &ClusterFacts,
     machine: &JoinHost,
     wanted: &JoinRequest,
     driver: CgroupDriver,

@@ -67,7 +67,7 @@ pub(crate) struct JoinHost {
 
 /// The cluster, as its ConfigMaps say.
 #[derive(Debug, Clone)]
-pub(crate) struct Cluster {
+pub(crate) struct ClusterFacts {
     /// Where this machine asks it.
     pub(crate) endpoint: Endpoint,
     /// Where its nodes reach it.

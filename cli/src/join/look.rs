@@ -11,7 +11,7 @@ use gantry_cgroup::Layout;
 use gantry_proto::cri::{self, RuntimeConfigRequest};
 
 use super::discovery::Endpoint;
-use super::facts::{CgroupDriver, Cluster, JoinHost, JoinRequest, release};
+use super::facts::{CgroupDriver, ClusterFacts, JoinHost, JoinRequest, release};
 use super::record::Before;
 use super::step::sysctl_path;
 use super::{kubeadm, plan};
@@ -43,7 +43,7 @@ const THEIRS: [&str; 9] = [
 pub(crate) const CNI_CONF: &str = "/etc/cni/net.d";
 
 /// The machine before a join.
-pub(super) async fn machine(cluster: &Cluster, wanted: &JoinRequest) -> JoinHost {
+pub(super) async fn machine(cluster: &ClusterFacts, wanted: &JoinRequest) -> JoinHost {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let endpoint = resolve(&cluster.endpoint).await;
     let kubeadm = find("kubeadm").map(|path| {
@@ -80,7 +80,7 @@ pub(super) async fn machine(cluster: &Cluster, wanted: &JoinRequest) -> JoinHost
 ///
 /// # Errors
 /// When the kernel does not tell.
-pub(super) fn before(cluster: &Cluster) -> Result<Before> {
+pub(super) fn before(cluster: &ClusterFacts) -> Result<Before> {
     Ok(Before {
         cni: configurations(),
         absent: THEIRS.iter().map(PathBuf::from).filter(|path| !path.exists()).collect(),

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use gantry_model::version;
 
 use super::document;
-use super::facts::{CgroupDriver, Cluster, JoinHost, JoinRequest, Release, release};
-use super::record::Record;
+use super::facts::{CgroupDriver, ClusterFacts, JoinHost, JoinRequest, Release, release};
+use super::record::JoinRecord;
 use super::step::{JoinChange, JoinStep};
 
 /// Our own folder: what kubeadm is told. The patches stay until the leave, for `kubeadm upgrade node`.
@@ -49,9 +49,9 @@ pub(crate) struct Plan {
 /// What is to be done; or everything that is in the way, each with its remedy.
 pub(crate) fn plan(
     machine: &JoinHost,
-    cluster: &Cluster,
+    cluster: &ClusterFacts,
     wanted: &JoinRequest,
-    record: Option<&Record>,
+    record: Option<&JoinRecord>,
 ) -> Result<Plan, Vec<String>> {
     let problems = problems(machine, cluster, wanted, record);
     let (true, Ok(driver), Some((_, kubeadm))) = (problems.is_empty(), &machine.runtime, &machine.kubeadm)
@@ -78,7 +78,7 @@ pub(crate) fn plan(
 }
 
 /// The runtime's socket of a join that did not come to its end.
-fn unfinished_join(record: &Record) -> Option<String> {
+fn unfinished_join(record: &JoinRecord) -> Option<String> {
     record.made.iter().find_map(|made| match made {
         JoinChange::Join { cri_socket } => Some(cri_socket.clone()),
         _ => None,
@@ -86,7 +86,7 @@ fn unfinished_join(record: &Record) -> Option<String> {
 }
 
 /// What there is to say when the record is of a join that came to its end.
-pub(crate) fn joined_already(record: &Record) -> Option<String> {
+pub(crate) fn joined_already(record: &JoinRecord) -> Option<String> {
     let endpoint = &record.endpoint;
     record
         .joined
@@ -95,9 +95,9 @@ pub(crate) fn joined_already(record: &Record) -> Option<String> {
 
 fn problems(
     machine: &JoinHost,
-    cluster: &Cluster,
+    cluster: &ClusterFacts,
     wanted: &JoinRequest,
-    record: Option<&Record>,
+    record: Option<&JoinRecord>,
 ) -> Vec<String> {
     let mut found = Vec::new();
     if !machine.root {
@@ -139,7 +139,7 @@ fn problems(
     found
 }
 
-fn kubeadm(machine: &JoinHost, cluster: &Cluster) -> Option<String> {
+fn kubeadm(machine: &JoinHost, cluster: &ClusterFacts) -> Option<String> {
     let theirs = release(&cluster.version);
     let package = |(major, minor): Release| {
         format!(
@@ -167,7 +167,7 @@ fn kubeadm(machine: &JoinHost, cluster: &Cluster) -> Option<String> {
     ))
 }
 
-fn kubelet(machine: &JoinHost, cluster: &Cluster) -> Option<String> {
+fn kubelet(machine: &JoinHost, cluster: &ClusterFacts) -> Option<String> {
     let Some((path, own)) = &machine.kubelet else {
         return Some(
             "no kubelet in PATH: Gantry's package brings one, and `ln -s /usr/lib/gantry/gantry \
@@ -188,7 +188,7 @@ fn kubelet(machine: &JoinHost, cluster: &Cluster) -> Option<String> {
 }
 
 /// Modules and sysctls, now and after a reboot.
-fn kernel(plan: &mut Plan, machine: &JoinHost, cluster: &Cluster, node_ip: Option<IpAddr>) {
+fn kernel(plan: &mut Plan, machine: &JoinHost, cluster: &ClusterFacts, node_ip: Option<IpAddr>) {
     let v6 =
         node_ip.is_some_and(|ip| ip.is_ipv6()) || cluster.pod_subnets.iter().any(|net| net.contains(':'));
     let mut modules = vec!["overlay"];
@@ -253,7 +253,7 @@ fn folders(plan: &mut Plan, machine: &JoinHost, paths: &[&'static str]) {
 }
 
 /// The name by which the cluster says that it is reached must lead there: kubelet and kube-proxy go by it.
-fn hosts(plan: &mut Plan, machine: &JoinHost, cluster: &Cluster) {
+fn hosts(plan: &mut Plan, machine: &JoinHost, cluster: &ClusterFacts) {
     if !machine.server.is_empty() {
         return;
     }
@@ -269,7 +269,7 @@ fn hosts(plan: &mut Plan, machine: &JoinHost, cluster: &Cluster) {
 fn patch(
     plan: &mut Plan,
     machine: &JoinHost,
-    cluster: &Cluster,
+    cluster: &ClusterFacts,
     wanted: &JoinRequest,
     driver: CgroupDriver,
 ) -> bool {

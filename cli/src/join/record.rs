@@ -19,7 +19,7 @@ const VERSION: u32 = 1;
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct Record {
+pub(crate) struct JoinRecord {
     version: u32,
     /// The API server.
     pub(crate) endpoint: String,
@@ -48,7 +48,7 @@ pub(crate) struct Before {
     pub(crate) pod_subnets: Vec<String>,
 }
 
-impl Record {
+impl JoinRecord {
     /// Of a join that begins.
     pub(crate) fn new(endpoint: String, node: String, before: Before) -> Self {
         Self { version: VERSION, endpoint, node, joined: false, made: Vec::new(), before }
@@ -98,8 +98,8 @@ mod tests {
     fn a_record_comes_back_as_it_was_and_another_version_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("join.json");
-        assert_eq!(Record::read(&path).unwrap(), None);
-        let mut record = Record::new("h:6443".into(), "n1".into(), Before::default());
+        assert_eq!(JoinRecord::read(&path).unwrap(), None);
+        let mut record = JoinRecord::new("h:6443".into(), "n1".into(), Before::default());
         for made in [
             JoinChange::Folder("/etc/cni".into()),
             JoinChange::Sysctl { name: "net.ipv4.ip_forward".into(), before: "0".into() },
@@ -110,11 +110,11 @@ mod tests {
         }
         assert_eq!(record.made.len(), 3, "each once");
         record.write(&path).unwrap();
-        assert_eq!(Record::read(&path).unwrap(), Some(record.clone()));
+        assert_eq!(JoinRecord::read(&path).unwrap(), Some(record.clone()));
         record.version = 2;
         record.write(&path).unwrap();
-        assert!(format!("{:#}", Record::read(&path).unwrap_err()).contains("another version"));
+        assert!(format!("{:#}", JoinRecord::read(&path).unwrap_err()).contains("another version"));
         std::fs::write(&path, "{").unwrap();
-        assert!(format!("{:#}", Record::read(&path).unwrap_err()).contains("join.json is damaged"));
+        assert!(format!("{:#}", JoinRecord::read(&path).unwrap_err()).contains("join.json is damaged"));
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::join::FOREIGN;
-use crate::join::record::Record;
+use crate::join::record::JoinRecord;
 use crate::join::step::JoinChange;
 
 /// The machine before a leave.
@@ -45,7 +45,7 @@ pub(super) enum Undo {
 /// A kubelet's folders of logs, and of links to them.
 const LOGS: [&str; 2] = ["/var/log/containers", "/var/log/pods"];
 
-pub(super) fn plan(record: &Record, now: &HostState, delete_node: bool) -> Vec<Undo> {
+pub(super) fn plan(record: &JoinRecord, now: &HostState, delete_node: bool) -> Vec<Undo> {
     let mut steps = Vec::new();
     let (kubeadm, own): (Vec<&JoinChange>, Vec<&JoinChange>) =
         record.made.iter().rev().partition(|made| matches!(made, JoinChange::Join { .. }));

@@ -103,7 +103,7 @@ async fn receive(
     pongs: mpsc::Sender<Vec<u8>>,
     stdout: Option<mpsc::Sender<Vec<u8>>>,
 ) -> Result<i32> {
-    let mut output = Output { stdout, error: Vec::new() };
+    let mut output = RemoteOutput { stdout, error: Vec::new() };
     while let Some((opcode, payload)) = reader.next().await.context("the connection broke")? {
         match opcode {
             Opcode::Binary => output.take(&payload).await?,
@@ -207,12 +207,12 @@ fn read_stdin() -> Result<mpsc::Receiver<Vec<u8>>> {
 }
 
 /// What has come from the other side.
-struct Output {
+struct RemoteOutput {
     stdout: Option<mpsc::Sender<Vec<u8>>>,
     error: Vec<u8>,
 }
 
-impl Output {
+impl RemoteOutput {
     async fn take(&mut self, message: &[u8]) -> Result<()> {
         let Some((channel, bytes)) = message.split_first() else { return Ok(()) };
         match (*channel, &self.stdout) {

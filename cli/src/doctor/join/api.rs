@@ -39,7 +39,7 @@ pub(crate) struct Api {
     pub(crate) token: Option<Result<Token, String>>,
     pub(crate) hashes: Vec<Result<CaHash, String>>,
     /// What answers at the endpoint.
-    pub(crate) server: Result<Server, ConnectFailure>,
+    pub(crate) server: Result<ApiServer, ConnectFailure>,
     /// Only of a server that shakes hands; so are the next two.
     pub(crate) clock: Option<Clock>,
     /// `gitVersion`, as anybody may ask it.
@@ -62,7 +62,7 @@ pub(crate) enum ConnectFailure {
 
 /// Who answers.
 #[derive(Debug, Clone)]
-pub(crate) struct Server {
+pub(crate) struct ApiServer {
     pub(crate) address: SocketAddr,
     pub(crate) leaf: Leaf,
     /// Whether the certificate is for the host that was asked.
@@ -248,7 +248,7 @@ async fn connection(addresses: &[SocketAddr]) -> Result<(SocketAddr, TcpStream),
     Err(ConnectFailure::Connect(last))
 }
 
-async fn server(endpoint: &Endpoint) -> Result<(Server, Chain), ConnectFailure> {
+async fn server(endpoint: &Endpoint) -> Result<(ApiServer, Chain), ConnectFailure> {
     let addresses = addresses(endpoint).await.map_err(ConnectFailure::Name)?;
     let (address, stream) = connection(&addresses).await?;
     let trouble = |error: &dyn std::error::Error| ConnectFailure::Handshake(chain(error));
@@ -257,7 +257,7 @@ async fn server(endpoint: &Endpoint) -> Result<(Server, Chain), ConnectFailure> 
         Err(_) => return Err(ConnectFailure::Handshake(late())),
     };
     let leaf = shown.leaf().map_err(|error| trouble(&error))?;
-    Ok((Server { address, bears: shown.bears(&endpoint.host), leaf }, shown))
+    Ok((ApiServer { address, bears: shown.bears(&endpoint.host), leaf }, shown))
 }
 
 /// The Date of an answer, whatever else it says, and the server's version if it may be known.

@@ -13,7 +13,7 @@ use gantry_cgroup::Layout;
 use super::proxy::Proxies;
 use super::way::{self, NetworkRoute};
 use crate::client;
-use crate::doctor::look::{self, Network};
+use crate::doctor::look::{self, CniNetwork};
 use crate::join::{self, kubeadm};
 
 /// For a program's or the runtime's whole answer.
@@ -31,12 +31,12 @@ pub(crate) struct HostView {
     pub(crate) name: String,
     /// The runtime's, as `unix:///PATH`.
     pub(crate) runtime: String,
-    pub(crate) network: Network,
+    pub(crate) network: CniNetwork,
 }
 
 impl HostView {
     /// This machine, with a runtime at `unix:///PATH` and what its CNI folder holds.
-    pub(crate) fn here(runtime: String, network: Network) -> Self {
+    pub(crate) fn here(runtime: String, network: CniNetwork) -> Self {
         // sudo may leave root's folders out.
         let mut path = std::env::var_os("PATH").unwrap_or_default();
         path.push(":/usr/sbin:/sbin");
@@ -82,7 +82,7 @@ pub(crate) struct JoinNode {
     pub(crate) missing: Vec<&'static str>,
     /// Files of a join that was made before.
     pub(crate) joined: Vec<PathBuf>,
-    pub(crate) network: Network,
+    pub(crate) network: CniNetwork,
     pub(crate) proxies: Proxies,
     /// The address that a kubelet without `--node-ip` takes.
     pub(crate) outward: Option<IpAddr>,

@@ -8,7 +8,7 @@ use super::proxy::Proxies;
 use super::{HostView, JoinTarget};
 use crate::doctor::{Check, CheckStatus, look};
 use jiff::{SignedDuration, Timestamp};
-use server::{Server, ServerFault, TOKEN};
+use server::{FakeApiServer, ServerFault, TOKEN};
 
 pub(super) fn place(root: &Path) -> HostView {
     HostView {
@@ -38,7 +38,7 @@ fn closed() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-fn target(server: &Server) -> JoinTarget {
+fn target(server: &FakeApiServer) -> JoinTarget {
     JoinTarget {
         endpoint: server.endpoint.clone(),
         token: Some(TOKEN.to_owned()),
@@ -57,7 +57,7 @@ fn row<'a>(checks: &'a [Check], name: &str) -> &'a Check {
 
 /// The row of that name, of a server with this fault.
 async fn with(fault: ServerFault, name: &str) -> Check {
-    let server = Server::start(fault).await;
+    let server = FakeApiServer::start(fault).await;
     row(&checked(&target(&server)).await, name).clone()
 }
 
@@ -69,7 +69,7 @@ pub(super) fn assert_named(check: &Check, verdict: CheckStatus, seen: &str, reme
 
 #[tokio::test]
 async fn a_server_with_nothing_wrong_has_only_good_rows() {
-    let server = Server::start(ServerFault::None).await;
+    let server = FakeApiServer::start(ServerFault::None).await;
     let checks = checked(&target(&server)).await;
     for name in [
         "api",
@@ -137,7 +137,7 @@ async fn an_expired_certificate_is_named() {
 
 #[tokio::test]
 async fn the_certificate_of_another_authority_is_named_and_gets_no_token() {
-    let server = Server::start(ServerFault::OtherSigner).await;
+    let server = FakeApiServer::start(ServerFault::OtherSigner).await;
     let checks = checked(&target(&server)).await;
     assert_named(
         row(&checks, "certificate"),
@@ -169,7 +169,7 @@ async fn a_certificate_without_the_clusters_own_name_is_named() {
 
 #[tokio::test]
 async fn a_wrong_hash_is_named_with_the_right_one_and_the_server_gets_no_token() {
-    let server = Server::start(ServerFault::None).await;
+    let server = FakeApiServer::start(ServerFault::None).await;
     let hashes = vec![format!("sha256:{}", "0".repeat(64))];
     let checks = checked(&JoinTarget { hashes, ..target(&server) }).await;
     assert_named(row(&checks, "ca hash"), CheckStatus::Fail, &server.hash, "--print-join-command");
@@ -179,7 +179,7 @@ async fn a_wrong_hash_is_named_with_the_right_one_and_the_server_gets_no_token()
 
 #[tokio::test]
 async fn a_hash_that_is_none_or_missing_is_named() {
-    let server = Server::start(ServerFault::None).await;
+    let server = FakeApiServer::start(ServerFault::None).await;
     let checks = checked(&JoinTarget { hashes: vec!["sha256:12".into()], ..target(&server) }).await;
     assert_named(row(&checks, "ca hash"), CheckStatus::Fail, "64 hexadecimal digits", "--print-join-command");
     let checks = checked(&JoinTarget { hashes: Vec::new(), ..target(&server) }).await;
@@ -188,7 +188,7 @@ async fn a_hash_that_is_none_or_missing_is_named() {
 
 #[tokio::test]
 async fn a_token_that_is_none_missing_unknown_or_mistyped_is_named() {
-    let server = Server::start(ServerFault::None).await;
+    let server = FakeApiServer::start(ServerFault::None).await;
     for (token, verdict, seen) in [
         (Some("abcdef"), CheckStatus::Fail, "no token"),
         (None, CheckStatus::Warn, "none given"),
@@ -240,7 +240,7 @@ async fn a_node_of_that_name_is_named() {
 #[tokio::test]
 async fn the_clusters_kubelet_config_and_release_are_held_against_the_node() {
     let file = "cgroupDriver: systemd\ncgroupRoot: /kubelet\nfailSwapOn: false\n";
-    let server = Server::start(ServerFault::Kubelet(file.into(), "v1.31.2".into())).await;
+    let server = FakeApiServer::start(ServerFault::Kubelet(file.into(), "v1.31.2".into())).await;
     let root = tempfile::tempdir().unwrap();
     write(root.path(), "proc/swaps", "Filename Type Size\n/dev/vdb partition 1\n");
     let checks = super::checks(&target(&server), &place(root.path())).await;

@@ -36,8 +36,8 @@ fn machine() -> JoinHost {
     }
 }
 
-fn cluster() -> Cluster {
-    Cluster {
+fn cluster() -> ClusterFacts {
+    ClusterFacts {
         endpoint: "10.0.0.1:6443".parse().unwrap(),
         server: "api.example:6443".parse().unwrap(),
         version: "v1.36.3".to_owned(),
@@ -63,25 +63,30 @@ fn wanted() -> JoinRequest {
     }
 }
 
-fn steps(machine: &JoinHost, cluster: &Cluster) -> Vec<JoinStep> {
+fn steps(machine: &JoinHost, cluster: &ClusterFacts) -> Vec<JoinStep> {
     plan(machine, cluster, &wanted(), None).unwrap().steps
 }
 
 /// All but the last, which is always kubeadm.
-fn before_kubeadm(machine: &JoinHost, cluster: &Cluster) -> Vec<String> {
+fn before_kubeadm(machine: &JoinHost, cluster: &ClusterFacts) -> Vec<String> {
     let mut steps = steps(machine, cluster);
     assert!(matches!(steps.pop(), Some(JoinStep::Join { .. })), "kubeadm comes last");
     steps.iter().map(ToString::to_string).collect()
 }
 
-fn document(machine: &JoinHost, cluster: &Cluster, wanted: &JoinRequest) -> Value {
+fn document(machine: &JoinHost, cluster: &ClusterFacts, wanted: &JoinRequest) -> Value {
     let plan = plan(machine, cluster, wanted, None).unwrap();
     let Some(JoinStep::Join { content, .. }) = plan.steps.last() else { panic!("no call of kubeadm") };
     serde_json::from_str(content).unwrap()
 }
 
 /// The one problem that there is.
-fn problem(machine: &JoinHost, cluster: &Cluster, wanted: &JoinRequest, record: Option<&Record>) -> String {
+fn problem(
+    machine: &JoinHost,
+    cluster: &ClusterFacts,
+    wanted: &JoinRequest,
+    record: Option<&JoinRecord>,
+) -> String {
     let problems = plan(machine, cluster, wanted, record).unwrap_err();
     assert_eq!(problems.len(), 1, "{problems:?}");
     problems.into_iter().next().unwrap()
@@ -143,7 +148,7 @@ fn bridges_pass_packets_to_iptables_where_kube_proxy_is() {
         JoinHost { sysctls: [(FORWARD, "1".to_owned()), (BRIDGE_CALLS, "0".to_owned())].into(), ..machine() };
     let line = "set the sysctl net.bridge.bridge-nf-call-iptables to 1 (was 0)";
     assert_eq!(before_kubeadm(&bridged, &cluster()), [line]);
-    let without = Cluster { kube_proxy: false, ..cluster() };
+    let without = ClusterFacts { kube_proxy: false, ..cluster() };
     assert_eq!(
         before_kubeadm(&JoinHost { br_netfilter: false, nf_conntrack: false, ..bridged }, &without),
         [
@@ -155,7 +160,7 @@ fn bridges_pass_packets_to_iptables_where_kube_proxy_is() {
 
 #[test]
 fn ipv6_is_forwarded_where_pods_or_node_have_it() {
-    let dual = Cluster { pod_subnets: vec!["10.244.0.0/16".into(), "fd00::/48".into()], ..cluster() };
+    let dual = ClusterFacts { pod_subnets: vec!["10.244.0.0/16".into(), "fd00::/48".into()], ..cluster() };
     let mut machine = machine();
     machine.sysctls.extend([(FORWARD_V6, "0".to_owned()), (FORWARD_V6_DEFAULT, "0".to_owned())]);
     let lines = before_kubeadm(&machine, &dual);
@@ -166,7 +171,7 @@ fn ipv6_is_forwarded_where_pods_or_node_have_it() {
 
 #[test]
 fn a_name_that_does_not_lead_to_the_api_server_gets_a_line() {
-    let kind = Cluster { server: "kind-control-plane:6443".parse().unwrap(), ..cluster() };
+    let kind = ClusterFacts { server: "kind-control-plane:6443".parse().unwrap(), ..cluster() };
     let nameless = JoinHost { server: Vec::new(), ..machine() };
     let line = "10.0.0.1 kind-control-plane # gantry join";
     assert_eq!(before_kubeadm(&nameless, &kind), [format!("add to /etc/hosts: {line}")]);
@@ -182,7 +187,7 @@ fn a_name_that_does_not_lead_to_the_api_server_gets_a_line() {
 #[test]
 fn what_of_the_clusters_kubelet_config_does_not_fit_is_patched() {
     let patch = |machine: &JoinHost, kubelet: KubeletConfig| {
-        let all = steps(machine, &Cluster { kubelet, ..cluster() });
+        let all = steps(machine, &ClusterFacts { kubelet, ..cluster() });
         let found = all.iter().find_map(|step| match step {
             JoinStep::File { path, content } if path == Path::new(PATCH) => Some(content.clone()),
             _ => None,
@@ -224,7 +229,7 @@ fn on_cgroup_v1_the_check_that_refuses_it_is_ignored() {
         };
         let wanted =
             JoinRequest { ignored_checks: wishes.iter().map(ToString::to_string).collect(), ..wanted() };
-        let cluster = Cluster { version: format!("v1.{minor}.0"), ..cluster() };
+        let cluster = ClusterFacts { version: format!("v1.{minor}.0"), ..cluster() };
         document(&machine, &cluster, &wanted)["nodeRegistration"]["ignorePreflightErrors"].clone()
     };
     assert_eq!(ignored(true, 36, &[]), json!(null));
@@ -252,13 +257,13 @@ fn wishes_are_passed_on_in_the_words_of_that_kubeadm() {
         kubelet: Some(("/usr/bin/kubelet".into(), false)),
         ..machine()
     };
-    let document = document(&old, &Cluster { version: "v1.30.2".into(), ..cluster() }, &wishes);
+    let document = document(&old, &ClusterFacts { version: "v1.30.2".into(), ..cluster() }, &wishes);
     assert_eq!(document["apiVersion"], "kubeadm.k8s.io/v1beta3");
     assert_eq!(document["nodeRegistration"]["kubeletExtraArgs"], json!({ "node-ip": "192.168.1.5" }));
     let elsewhere = KubeletConfig { client_ca_file: "/etc/pki/ca.crt".into(), ..cluster().kubelet };
     let moved = super::super::document::join(
         &machine(),
-        &Cluster { kubelet: elsewhere, ..cluster() },
+        &ClusterFacts { kubelet: elsewhere, ..cluster() },
         &wanted(),
         None,
         Some((1, 36)),
@@ -277,7 +282,7 @@ fn a_token_is_made_where_none_was_given() {
 
 #[test]
 fn a_join_that_failed_is_cleared_first_and_one_that_did_not_is_refused() {
-    let mut record = Record::new("10.0.0.1:6443".into(), "n1".into(), Before::default());
+    let mut record = JoinRecord::new("10.0.0.1:6443".into(), "n1".into(), Before::default());
     let left = JoinHost { traces: vec!["/etc/kubernetes/pki/ca.crt".into()], ..machine() };
     let other = problem(&left, &cluster(), &wanted(), None);
     assert!(other.contains("/etc/kubernetes/pki/ca.crt") && other.contains("kubeadm reset"), "{other}");
@@ -315,7 +320,7 @@ fn kubeadm_joins_to_its_own_release_and_the_one_before() {
             kubelet: Some(("/usr/bin/kubelet".into(), own)),
             ..machine()
         };
-        plan(&machine, &Cluster { version: version.to_owned(), ..cluster() }, &wanted(), None).err()
+        plan(&machine, &ClusterFacts { version: version.to_owned(), ..cluster() }, &wanted(), None).err()
     };
     assert_eq!(of((1, 36), "v1.36.0", true), None);
     assert_eq!(of((1, 37), "v1.37.1", true), None);

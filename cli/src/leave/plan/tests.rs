@@ -3,7 +3,7 @@
 use super::*;
 use crate::join::record::Before;
 
-fn record() -> Record {
+fn record() -> JoinRecord {
     let before = Before {
         cni: vec!["/etc/cni/net.d/old.conflist".into()],
         absent: vec!["/etc/kubernetes/pki".into(), "/etc/kubernetes".into()],
@@ -13,14 +13,14 @@ fn record() -> Record {
         tables: vec!["ip nat".into()],
         pod_subnets: vec!["10.244.0.0/16".into()],
     };
-    let mut record = Record::new("10.0.0.1:6443".into(), "n1".into(), before);
+    let mut record = JoinRecord::new("10.0.0.1:6443".into(), "n1".into(), before);
     record.note(JoinChange::Folder("/etc/cni".into()));
     record.note(JoinChange::Sysctl { name: "net.ipv4.ip_forward".into(), before: "0".into() });
     record.note(JoinChange::HostsLine("10.0.0.1 kind-control-plane # gantry join".into()));
     record
 }
 
-fn joined() -> Record {
+fn joined() -> JoinRecord {
     let mut record = record();
     record.note(JoinChange::Join { cri_socket: "unix:///run/gantry/gantry.sock".into() });
     record.joined = true;
@@ -38,7 +38,7 @@ fn now() -> HostState {
     }
 }
 
-fn lines(record: &Record, delete_node: bool) -> Vec<String> {
+fn lines(record: &JoinRecord, delete_node: bool) -> Vec<String> {
     plan(record, &now(), delete_node).iter().map(ToString::to_string).collect()
 }
 

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::{is_kind, warn_mended};
 use crate::doctor::Check;
 use crate::doctor::join::api::{
-    Api, Clock, ConnectFailure, Info, Member, Named, ReadFailure, Server, Signature,
+    Api, ApiServer, Clock, ConnectFailure, Info, Member, Named, ReadFailure, Signature,
 };
 use crate::doctor::join::way::{NetworkRoute, NextHop};
 use crate::doctor::judge::{fail, ok, warn};
@@ -79,7 +79,7 @@ fn clock(clock: Clock) -> Check {
     }
 }
 
-fn info(api: &Api, server: &Server) -> Check {
+fn info(api: &Api, server: &ApiServer) -> Check {
     match &api.info {
         Ok(info) => ok("cluster-info", format!("of the cluster at {}", info.cluster.server)),
         Err(error) => fail(
@@ -92,7 +92,7 @@ fn info(api: &Api, server: &Server) -> Check {
     }
 }
 
-fn dates(api: &Api, server: &Server, now: Timestamp) -> Check {
+fn dates(api: &Api, server: &ApiServer, now: Timestamp) -> Check {
     let Leaf { not_before, not_after, .. } = server.leaf;
     let renew = "kubeadm certs renew apiserver on the control plane, and start its API server anew";
     if let Some(Err(error)) = api.info.as_ref().ok().map(|info| &info.vouched) {
@@ -124,7 +124,7 @@ fn dates(api: &Api, server: &Server, now: Timestamp) -> Check {
 }
 
 /// kubeadm asks the endpoint that it was given, the kubelet the one that the cluster names.
-fn names(api: &Api, server: &Server) -> Check {
+fn names(api: &Api, server: &ApiServer) -> Check {
     let mut wrong = Vec::new();
     if !server.bears {
         wrong.push(api.endpoint.host.as_str());

@@ -9,7 +9,7 @@ use crate::doctor::join::api::{Api, KubeletFile, ReadFailure};
 use crate::doctor::join::node::{Holder, JoinNode, Kubeadm, Port};
 use crate::doctor::join::way::NetworkRoute;
 use crate::doctor::judge::{fail, ok, warn};
-use crate::doctor::look::Network;
+use crate::doctor::look::CniNetwork;
 use crate::doctor::{Check, judge};
 use crate::join::facts::release;
 
@@ -299,10 +299,10 @@ fn swap(node: &JoinNode, file: Option<&KubeletFile>) -> Check {
 
 fn network(node: &JoinNode) -> Check {
     match &node.network {
-        Network::None(folder) => {
+        CniNetwork::None(folder) => {
             ok("network", format!("none in {}: the cluster's own comes with its first pod", folder.display()))
         }
-        Network::List { name, origin, missing } if missing.is_empty() && node.joined.is_empty() => warn(
+        CniNetwork::List { name, origin, missing } if missing.is_empty() && node.joined.is_empty() => warn(
             "network",
             format!("{name} from {origin} was there before the cluster's"),
             "the first by name is used: remove it if it is not this cluster's (`kubeadm reset` leaves them)"

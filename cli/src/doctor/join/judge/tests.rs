@@ -11,13 +11,13 @@ use jiff::SignedDuration;
 use super::*;
 use crate::doctor::CheckStatus;
 use crate::doctor::join::api::{
-    ClusterFile, Info, KubeletFile, Member, Named, Networking, ReadFailure, Server, Signature,
+    ApiServer, ClusterFile, Info, KubeletFile, Member, Named, Networking, ReadFailure, Signature,
 };
 use crate::doctor::join::node::{Holder, Kubeadm, Port};
 use crate::doctor::join::proxy::Proxies;
 use crate::doctor::join::tests::assert_named;
 use crate::doctor::join::way::NextHop;
-use crate::doctor::look::Network;
+use crate::doctor::look::CniNetwork;
 use crate::join::discovery::ClusterInfo;
 
 const DAY: i64 = 24 * 3600;
@@ -45,7 +45,7 @@ fn node() -> JoinNode {
         kubelet: Some(("/usr/bin/kubelet".into(), true)),
         missing: Vec::new(),
         joined: Vec::new(),
-        network: Network::None("/etc/cni/net.d".into()),
+        network: CniNetwork::None("/etc/cni/net.d".into()),
         proxies: Proxies::default(),
         outward: Some(ip("172.18.0.9")),
         node_ip: None,
@@ -61,7 +61,7 @@ fn api() -> Api {
         endpoint: "172.18.0.2:6443".parse().unwrap(),
         token: Some("abcdef.0123456789abcdef".parse()),
         hashes: vec![hash.parse()],
-        server: Ok(Server {
+        server: Ok(ApiServer {
             address: "172.18.0.2:6443".parse().unwrap(),
             leaf: Leaf {
                 not_before: after(-1),
@@ -321,7 +321,7 @@ fn swap_is_named_unless_the_cluster_allows_it() {
 
 #[test]
 fn a_network_that_is_left_lacks_plugins_or_is_broken_is_named() {
-    let list = |missing: &[&str]| Network::List {
+    let list = |missing: &[&str]| CniNetwork::List {
         name: "old".into(),
         origin: "/etc/cni/net.d/10-old.conflist".into(),
         missing: missing.iter().map(|name| (*name).to_owned()).collect(),
@@ -330,7 +330,8 @@ fn a_network_that_is_left_lacks_plugins_or_is_broken_is_named() {
     assert_named(&check, CheckStatus::Warn, "10-old.conflist was there before", "remove it");
     let check = broken("network", |node| node.network = list(&["flannel"]));
     assert_named(&check, CheckStatus::Fail, "not there: flannel", "--cni-bin-dir");
-    let check = broken("network", |node| node.network = Network::Broken("10-old.conflist: no JSON".into()));
+    let check =
+        broken("network", |node| node.network = CniNetwork::Broken("10-old.conflist: no JSON".into()));
     assert_named(&check, CheckStatus::Fail, "no JSON", "remove the file");
 }
 

@@ -45,7 +45,7 @@ async fn what_is_there_is_seen() {
     assert_eq!(node.kubelet, Some((root.join("bin/kubelet"), true)));
     assert_eq!(node.missing, ["losetup", "cp"]);
     assert!(
-        matches!(&node.network, Network::Broken(error) if error.contains("10-old.conflist")),
+        matches!(&node.network, CniNetwork::Broken(error) if error.contains("10-old.conflist")),
         "{:?}",
         node.network
     );

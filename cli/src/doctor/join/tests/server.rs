@@ -45,7 +45,7 @@ pub(super) enum ServerFault {
 }
 
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct FakeApiServer {
     pub(super) endpoint: Endpoint,
     /// Of its authority's key.
     pub(super) hash: String,
@@ -54,13 +54,13 @@ pub(super) struct Server {
     task: tokio::task::JoinHandle<()>,
 }
 
-impl Drop for Server {
+impl Drop for FakeApiServer {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Server {
+impl FakeApiServer {
     pub(super) async fn start(fault: ServerFault) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let endpoint: Endpoint = listener.local_addr().unwrap().to_string().parse().unwrap();
