@@ -37,14 +37,14 @@ mod tests {
 
     #[derive(Debug, thiserror::Error)]
     #[error("{text}")]
-    struct Step {
+    struct ChainedError {
         text: &'static str,
-        source: Option<Box<Step>>,
+        source: Option<Box<ChainedError>>,
     }
 
-    fn steps(texts: &[&'static str]) -> Step {
+    fn steps(texts: &[&'static str]) -> ChainedError {
         let (first, rest) = texts.split_first().unwrap();
-        Step { text: first, source: (!rest.is_empty()).then(|| Box::new(steps(rest))) }
+        ChainedError { text: first, source: (!rest.is_empty()).then(|| Box::new(steps(rest))) }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::wire::tests::sent;
 use crate::wire::{self, ERROR, HEAD, METHOD_RETURN, Message, SIGNAL};
 
 /// One answer to one call: kind, error's name, body's signature, body; then the results of jobs.
-type Answer = (u8, &'static str, &'static str, Vec<u8>, Option<&'static str>);
+type BusReply = (u8, &'static str, &'static str, Vec<u8>, Option<&'static str>);
 
 fn text(text: &str) -> Vec<u8> {
     let mut bytes = u32::try_from(text.len()).unwrap().to_le_bytes().to_vec();
@@ -20,24 +20,24 @@ fn text(text: &str) -> Vec<u8> {
     bytes
 }
 
-fn job(result: &'static str) -> Answer {
+fn job(result: &'static str) -> BusReply {
     (METHOD_RETURN, "", "o", text("/job/1"), Some(result))
 }
 
-fn refusal(name: &'static str) -> Answer {
+fn refusal(name: &'static str) -> BusReply {
     refusal_of(name, "no")
 }
 
-fn refusal_of(name: &'static str, message: &str) -> Answer {
+fn refusal_of(name: &'static str, message: &str) -> BusReply {
     (ERROR, name, "s", text(message), None)
 }
 
-fn object() -> Answer {
+fn object() -> BusReply {
     (METHOD_RETURN, "", "o", text("/u/1"), None)
 }
 
 /// A property's value.
-fn told(value: &str) -> Answer {
+fn told(value: &str) -> BusReply {
     let variant = [&b"\x01s\0\0"[..], &text(value)].concat();
     (METHOD_RETURN, "", "v", variant, None)
 }
@@ -53,7 +53,7 @@ fn job_removed_signal(job: &str, result: &str) -> Vec<u8> {
 
 /// Serves a connection until all answers are given; returns the members that were called, each with the texts at the
 /// front of its body.
-fn serve(listener: &UnixListener, answers: Vec<Answer>, welcome: &str) -> Vec<String> {
+fn serve(listener: &UnixListener, answers: Vec<BusReply>, welcome: &str) -> Vec<String> {
     let (mut stream, _) = listener.accept().unwrap();
     let mut greeting = [0; 256];
     let length = stream.read(&mut greeting).unwrap();
@@ -90,7 +90,7 @@ fn serve(listener: &UnixListener, answers: Vec<Answer>, welcome: &str) -> Vec<St
 
 /// One connection's worth.
 fn systemd(
-    answers: Vec<Answer>,
+    answers: Vec<BusReply>,
     welcome: &'static str,
 ) -> (tempfile::TempDir, Systemd, JoinHandle<Vec<String>>) {
     let folder = tempfile::tempdir().unwrap();

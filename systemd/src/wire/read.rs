@@ -10,7 +10,7 @@ pub(crate) const MAX_MESSAGE: usize = 1 << 20;
 
 /// The bytes of a whole message by its first [`HEAD`]; none when they are no message, or too long.
 pub(crate) fn size_of(head: &[u8; HEAD]) -> Option<usize> {
-    let order = Order::of(head[0])?;
+    let order = ByteOrder::of(head[0])?;
     let number = |at: usize| usize::try_from(order.u32(head.get(at..at + 4)?)?).ok();
     let (body, fields) = (number(4)?, number(12)?);
     let size = HEAD.checked_add(fields)?.checked_next_multiple_of(8)?.checked_add(body)?;
@@ -34,7 +34,7 @@ pub(crate) struct Message {
 impl Message {
     /// Reads a whole message; none when it is damaged.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
-        let mut reader = Reader { bytes, at: 0, order: Order::of(*bytes.first()?)? };
+        let mut reader = WireReader { bytes, at: 0, order: ByteOrder::of(*bytes.first()?)? };
         let kind = *bytes.get(1)?;
         reader.at = 12;
         let fields = usize::try_from(reader.u32()?).ok()?;
@@ -72,12 +72,12 @@ enum Field {
 }
 
 #[derive(Clone, Copy)]
-enum Order {
+enum ByteOrder {
     Little,
     Big,
 }
 
-impl Order {
+impl ByteOrder {
     fn of(mark: u8) -> Option<Self> {
         match mark {
             b'l' => Some(Self::Little),
@@ -95,13 +95,13 @@ impl Order {
     }
 }
 
-struct Reader<'a> {
+struct WireReader<'a> {
     bytes: &'a [u8],
     at: usize,
-    order: Order,
+    order: ByteOrder,
 }
 
-impl Reader<'_> {
+impl WireReader<'_> {
     fn take(&mut self, count: usize) -> Option<&[u8]> {
         let end = self.at.checked_add(count)?;
         let taken = self.bytes.get(self.at..end)?;

@@ -18,13 +18,13 @@ pub(crate) fn call(serial: u32, call: &MethodCall<'_>) -> Option<Vec<u8>> {
     if call.arguments.iter().any(has_zero) {
         return None;
     }
-    let mut body = Writer::default();
+    let mut body = WireWriter::default();
     let mut signature = String::new();
     for argument in call.arguments {
         signature.push_str(argument.signature());
         body.value(argument);
     }
-    let mut head = Writer::default();
+    let mut head = WireWriter::default();
     // Little-endian, no flags, version 1.
     head.bytes.extend([b'l', METHOD_CALL, 0, 1]);
     head.u32(length(body.bytes.len()));
@@ -70,11 +70,11 @@ fn length(length: usize) -> u32 {
 
 /// Bytes with the padding that each type wants, counted from the first one.
 #[derive(Debug, Default)]
-struct Writer {
+struct WireWriter {
     bytes: Vec<u8>,
 }
 
-impl Writer {
+impl WireWriter {
     fn pad(&mut self, to: usize) {
         while !self.bytes.len().is_multiple_of(to) {
             self.bytes.push(0);

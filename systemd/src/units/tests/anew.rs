@@ -14,7 +14,7 @@ fn description_property(text: &str) -> [Property; 1] {
 }
 
 /// The first connection ends after the call, as when systemd executes itself; the next gets the answers.
-fn interrupt_start(answers: Vec<Answer>) -> (tempfile::TempDir, Systemd, JoinHandle<Vec<String>>) {
+fn interrupt_start(answers: Vec<BusReply>) -> (tempfile::TempDir, Systemd, JoinHandle<Vec<String>>) {
     let folder = tempfile::tempdir().unwrap();
     let systemd = fake_systemd(folder.path());
     let socket = systemd.socket.clone();
