@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
-use gantry_shim::config::Config;
+use gantry_shim::config::RuntimeConfig;
 use gantry_shim::runtime::Error;
 use gantry_shim::runtime::images_alone::ImagesAlone;
 use tonic::transport::Channel;
@@ -88,15 +88,15 @@ fn is_of_one_node(endpoint: &RuntimeEndpoint, flags: &StoreFlags) -> bool {
 }
 
 /// As `gantry run` would have them.
-fn config(flags: StoreFlags) -> Config {
+fn config(flags: StoreFlags) -> RuntimeConfig {
     let StoreFlags { root, state, registry_hosts_dir, registry_auth_file, programs_dir } = flags;
-    Config {
+    RuntimeConfig {
         root,
         state,
         programs_dir,
         registry_hosts_dir: Some(registry_hosts_dir),
         registry_auth_file: registry_auth_file.or_else(runtime::own_auth_file),
-        ..Config::default()
+        ..RuntimeConfig::default()
     }
 }
 

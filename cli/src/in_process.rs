@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 
 use anyhow::{Context, Result, anyhow};
-use gantry_shim::config::Config;
+use gantry_shim::config::RuntimeConfig;
 use gantry_shim::runtime::images_alone::ImagesAlone;
 use gantry_shim::runtime::{Error, Runtime};
 use hyper_util::rt::TokioIo;
@@ -37,7 +37,7 @@ pub(crate) struct InProcess {
 
 impl InProcess {
     /// Starts the runtime and a channel to it.
-    pub(crate) async fn start(config: Config) -> Result<(Self, Channel)> {
+    pub(crate) async fn start(config: RuntimeConfig) -> Result<(Self, Channel)> {
         let runtime = Runtime::start(config).await.context("start the runtime")?;
         Self::serve(|incoming, ended| async move {
             runtime.serve_stream(incoming, ended).await?;
@@ -48,7 +48,7 @@ impl InProcess {
 
     /// The same for a runtime that outlives its pods' kubelet: on a unix socket, too, where other clients find it, and
     /// whatever it has made stays.
-    pub(crate) async fn start_on(config: Config, socket: PathBuf) -> Result<(Self, Channel)> {
+    pub(crate) async fn start_on(config: RuntimeConfig, socket: PathBuf) -> Result<(Self, Channel)> {
         let runtime = Runtime::start(config).await.context("start the runtime")?;
         let (ends, _) = watch::channel(());
         let (mut of_socket, mut of_stream) = (ends.subscribe(), ends.subscribe());

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use gantry_shim::config::Config;
+use gantry_shim::config::RuntimeConfig;
 use gantry_shim::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -51,11 +51,11 @@ pub(crate) async fn serve(args: Box<RuntimeArgs>) -> Result<()> {
 ///
 /// # Errors
 /// As `config`.
-pub(crate) fn standalone_config(flags: RuntimeFlags) -> Result<Config> {
+pub(crate) fn standalone_config(flags: RuntimeFlags) -> Result<RuntimeConfig> {
     let mut flags = flags;
     // A runtime of one's own pulls as oneself; one that serves others' pods must be told to.
     flags.registry_auth_file = flags.registry_auth_file.or_else(own_auth_file);
-    Ok(Config { default_network: true, ..config(flags)? })
+    Ok(RuntimeConfig { default_network: true, ..config(flags)? })
 }
 
 /// Docker's config.json of whoever runs this; none without a home.
@@ -67,7 +67,7 @@ pub(crate) fn own_auth_file() -> Option<PathBuf> {
 ///
 /// # Errors
 /// What is there twice.
-pub(crate) fn config(flags: RuntimeFlags) -> Result<Config> {
+pub(crate) fn config(flags: RuntimeFlags) -> Result<RuntimeConfig> {
     let RuntimeFlags {
         root,
         state,
@@ -94,7 +94,7 @@ pub(crate) fn config(flags: RuntimeFlags) -> Result<Config> {
         selinux_category_range,
         boot_id_file,
     } = flags;
-    Ok(Config {
+    Ok(RuntimeConfig {
         root,
         state,
         cni_conf_dir,
@@ -114,7 +114,7 @@ pub(crate) fn config(flags: RuntimeFlags) -> Result<Config> {
         default_network: false,
         unset_seccomp_profile,
         handlers: gantry_shim::config::handlers::parse_all(handlers.iter().map(String::as_str))?,
-        cdi: gantry_shim::cdi::Config { enabled: enable_cdi, spec_dirs: cdi_spec_dirs },
+        cdi: gantry_shim::cdi::CdiConfig { enabled: enable_cdi, spec_dirs: cdi_spec_dirs },
         disable_apparmor,
         enable_selinux,
         selinux_category_range,

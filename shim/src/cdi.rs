@@ -57,14 +57,14 @@ fn bad(files: &[String]) -> String {
 
 /// Where files are looked for; a later folder wins over an earlier one.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Config {
+pub struct CdiConfig {
     /// As containerd's `enable_cdi`.
     pub enabled: bool,
     /// As containerd's `cdi_spec_dirs`.
     pub spec_dirs: Vec<PathBuf>,
 }
 
-impl Default for Config {
+impl Default for CdiConfig {
     fn default() -> Self {
         Self { enabled: true, spec_dirs: vec!["/etc/cdi".into(), "/var/run/cdi".into()] }
     }

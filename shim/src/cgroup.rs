@@ -196,7 +196,7 @@ impl Cgroup {
     /// # Errors
     /// When the filter can't be attached: the container must not start without it.
     pub fn restrict_devices(&self, extra: &[Device]) -> Result<(), Error> {
-        let rules: Vec<devices::Rule> =
+        let rules: Vec<devices::DeviceRule> =
             devices::defaults().into_iter().chain(extra.iter().filter_map(devices::of)).collect();
         match &self.layout {
             Layout::Unified { mount } => {

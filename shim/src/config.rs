@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use crate::cdi;
 use crate::store::record::OciProgram;
 use gantry_image as image;
-use handlers::{Handler, Handlers};
+use handlers::{HandlerConfig, Handlers};
 
 /// Another one after each reboot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -22,7 +22,7 @@ pub(crate) const HOST_FILES: [(&str, &str); 3] =
 
 /// Folders and names; all of them can be moved, so that several nodes live on one machine.
 #[derive(Debug, Clone, serde::Serialize)]
-pub struct Config {
+pub struct RuntimeConfig {
     pub root: PathBuf,
     pub state: PathBuf,
     pub cni_conf_dir: PathBuf,
@@ -54,7 +54,7 @@ pub struct Config {
     /// What pods may name as their runtime, besides the default one.
     pub handlers: Handlers,
     /// Devices by name.
-    pub cdi: cdi::Config,
+    pub cdi: cdi::CdiConfig,
     /// No AppArmor profiles, whatever the node has.
     pub disable_apparmor: bool,
     /// SELinux labels, where the node has SELinux.
@@ -65,24 +65,24 @@ pub struct Config {
     pub boot_id_file: PathBuf,
 }
 
-impl Config {
+impl RuntimeConfig {
     /// What a handler has in the place of `unset_seccomp_profile`.
     pub(crate) fn unset_seccomp_of(&self, handler: &str) -> Option<String> {
         match self.handlers.get(handler) {
-            Some(Handler::Gantry { unset_seccomp_profile }) => unset_seccomp_profile.clone(),
+            Some(HandlerConfig::Gantry { unset_seccomp_profile }) => unset_seccomp_profile.clone(),
             _ => None,
         }
     }
 
     /// The program behind a handler of that type.
     pub(crate) fn oci(&self, handler: &str) -> Option<OciProgram> {
-        let Some(Handler::Oci { path, root }) = self.handlers.get(handler) else { return None };
+        let Some(HandlerConfig::Oci { path, root }) = self.handlers.get(handler) else { return None };
         let own = || self.state.join("handlers").join(handler);
         Some(OciProgram { program: path.clone(), root: root.clone().unwrap_or_else(own) })
     }
 }
 
-impl Default for Config {
+impl Default for RuntimeConfig {
     fn default() -> Self {
         Self {
             root: "/var/lib/gantry".into(),
@@ -104,7 +104,7 @@ impl Default for Config {
             default_network: false,
             unset_seccomp_profile: String::new(),
             handlers: Handlers::new(),
-            cdi: cdi::Config::default(),
+            cdi: cdi::CdiConfig::default(),
             disable_apparmor: false,
             enable_selinux: false,
             selinux_category_range: 1024,

@@ -37,13 +37,13 @@ use gantry_base::timeline::unix_nanos;
 
 /// Both services on one node.
 #[derive(Debug, Clone)]
-pub(crate) struct Service {
+pub(crate) struct CriService {
     node: Arc<Node>,
-    streaming: Arc<streaming::Server>,
+    streaming: Arc<streaming::StreamingServer>,
 }
 
-impl Service {
-    pub(crate) fn new(node: Arc<Node>, streaming: Arc<streaming::Server>) -> Self {
+impl CriService {
+    pub(crate) fn new(node: Arc<Node>, streaming: Arc<streaming::StreamingServer>) -> Self {
         Self { node, streaming }
     }
 }
@@ -71,7 +71,7 @@ fn ignore_not_found<T>(found: Result<T, LookupError>) -> Result<Option<T>, Statu
 }
 
 #[tonic::async_trait]
-impl RuntimeExtensions for Service {
+impl RuntimeExtensions for CriService {
     async fn watch_out_of_memory(
         &self,
         _: Request<runtime_ext::WatchOutOfMemoryRequest>,
@@ -102,7 +102,7 @@ impl RuntimeExtensions for Service {
 }
 
 #[tonic::async_trait]
-impl RuntimeService for Service {
+impl RuntimeService for CriService {
     async fn get_container_events(
         &self,
         _: Request<cri::GetEventsRequest>,

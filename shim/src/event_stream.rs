@@ -15,7 +15,7 @@ use tonic::Status;
 
 use crate::status;
 use crate::store::event_order::Kind;
-use crate::store::{Container, Sandbox, Store};
+use crate::store::{Container, RecordStore, Sandbox};
 use gantry_base::mutex::lock;
 use gantry_base::timeline::unix_nanos;
 
@@ -84,19 +84,19 @@ fn lagged_error(missed: u64) -> Status {
 
 impl EventStream<cri::ContainerEventResponse> {
     /// Tells the clients that a container has come to this point of its life, once.
-    pub(crate) fn send_container_event(&self, store: &Store, kind: Kind, container: &Container) {
+    pub(crate) fn send_container_event(&self, store: &RecordStore, kind: Kind, container: &Container) {
         container
             .event_order
             .advance(kind, || self.announce(store, kind, &container.id, &container.sandbox_id));
     }
 
     /// Tells the clients that a sandbox has come to this point of its life, once.
-    pub(crate) fn send_sandbox_event(&self, store: &Store, kind: Kind, sandbox: &Sandbox) {
+    pub(crate) fn send_sandbox_event(&self, store: &RecordStore, kind: Kind, sandbox: &Sandbox) {
         sandbox.event_order.advance(kind, || self.announce(store, kind, &sandbox.id, &sandbox.id));
     }
 
     /// Tells the clients that `id` (a container, or the sandbox itself) changed.
-    fn announce(&self, store: &Store, kind: Kind, id: &str, sandbox: &str) {
+    fn announce(&self, store: &RecordStore, kind: Kind, id: &str, sandbox: &str) {
         if !self.has_clients() {
             return;
         }

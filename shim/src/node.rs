@@ -15,12 +15,12 @@ use tokio::sync::mpsc;
 
 use crate::apparmor::AppArmor;
 use crate::cgroup::Layout;
-use crate::config::Config;
+use crate::config::RuntimeConfig;
 use crate::error::Error;
 use crate::event_stream::EventStream;
 use crate::monitor_client::Event;
 use crate::selinux::Selinux;
-use crate::store::Store;
+use crate::store::RecordStore;
 use gantry_image::Images;
 use gantry_image::usage::walker::Walker;
 use output_budget::OutputBudget;
@@ -29,13 +29,13 @@ use output_budget::OutputBudget;
 #[derive(Debug)]
 pub(crate) struct Node {
     /// As started.
-    pub config: Config,
+    pub config: RuntimeConfig,
     /// The host's cgroups.
     pub layout: Layout,
     /// Images and layers.
     pub images: Images,
     /// Sandboxes and containers.
-    pub store: Store,
+    pub store: RecordStore,
     /// Sealed copies of the programs.
     pub programs: Programs,
     /// As this node has it.

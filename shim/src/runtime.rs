@@ -28,14 +28,14 @@ use tonic::transport::server::Router;
 
 use crate::apparmor::AppArmor;
 use crate::cgroup::Layout;
-use crate::config::Config;
-use crate::config::handlers::Handler;
-use crate::cri::Service;
+use crate::config::RuntimeConfig;
+use crate::config::handlers::HandlerConfig;
+use crate::cri::CriService;
 use crate::cri::until_sent::UntilSent;
 use crate::node::{Node, ProgramError, Programs};
 use crate::selinux::Selinux;
 use crate::spec::profiles;
-use crate::store::{Store, pins};
+use crate::store::{RecordStore, pins};
 use crate::{cgroup, events, probe, recover, sandbox, streaming};
 use gantry_image as image;
 use gantry_image::Images;
@@ -114,7 +114,7 @@ pub enum Error {
 #[derive(Debug)]
 pub struct Runtime {
     node: Arc<Node>,
-    streaming: Arc<streaming::Server>,
+    streaming: Arc<streaming::StreamingServer>,
     /// What hears of ends.
     events: RequiredTask,
     /// Work that ends with the runtime.
@@ -128,7 +128,7 @@ impl Runtime {
     ///
     /// # Errors
     /// Whatever keeps the node from being whole; nothing is served then.
-    pub async fn start(config: Config) -> Result<Self, Error> {
+    pub async fn start(config: RuntimeConfig) -> Result<Self, Error> {
         let (node, lock, receiver) = tokio::task::spawn_blocking(move || prepare(config)).await??;
         let node = Arc::new(node);
         node.apparmor.warn_if_off();
@@ -150,7 +150,8 @@ impl Runtime {
         })
         .await??;
         let events = RequiredTask::spawn(events::run(node.clone(), receiver));
-        let streaming = Arc::new(streaming::Server::start(node.clone()).await.map_err(Error::Streaming)?);
+        let streaming =
+            Arc::new(streaming::StreamingServer::start(node.clone()).await.map_err(Error::Streaming)?);
         let mut aside = JoinSet::new();
         aside.spawn(image::prepull::run(
             node.images.clone(),
@@ -174,7 +175,7 @@ impl Runtime {
     }
 
     fn router(&self) -> Router {
-        let service = Service::new(self.node.clone(), self.streaming.clone());
+        let service = CriService::new(self.node.clone(), self.streaming.clone());
         Server::builder()
             .add_service(UntilSent(
                 RuntimeServiceServer::new(service.clone())
@@ -242,14 +243,14 @@ type PreparedNode = (Node, std::fs::File, mpsc::UnboundedReceiver<crate::monitor
 /// What is there before any pod: the folders under the lock, the programs and the images.
 struct OpenedNode {
     /// With folders as mount options take them.
-    config: Config,
+    config: RuntimeConfig,
     lock: std::fs::File,
     programs: Programs,
     boot_id: String,
     images: Images,
 }
 
-fn open(mut config: Config) -> Result<OpenedNode, Error> {
+fn open(mut config: RuntimeConfig) -> Result<OpenedNode, Error> {
     if !rustix::process::geteuid().is_root() {
         return Err(Error::NotRoot);
     }
@@ -287,14 +288,14 @@ fn open(mut config: Config) -> Result<OpenedNode, Error> {
     Ok(OpenedNode { config, lock, programs, boot_id, images })
 }
 
-fn prepare(config: Config) -> Result<PreparedNode, Error> {
+fn prepare(config: RuntimeConfig) -> Result<PreparedNode, Error> {
     let OpenedNode { config, lock, programs, boot_id, images } = open(config)?;
     for path in [config.root.join("sandboxes"), config.root.join("containers"), config.state.join("monitors")]
     {
         folder(&path)?;
     }
     for name in config.handlers.keys() {
-        if let Some(Handler::Oci { root: None, .. }) = config.handlers.get(name)
+        if let Some(HandlerConfig::Oci { root: None, .. }) = config.handlers.get(name)
             && let Some(oci) = config.oci(name)
         {
             folder(&oci.root)?;
@@ -315,7 +316,7 @@ fn prepare(config: Config) -> Result<PreparedNode, Error> {
         config,
         layout,
         images,
-        store: Store::default(),
+        store: RecordStore::default(),
         programs,
         boot_id,
         user_namespaces,
@@ -329,10 +330,10 @@ fn prepare(config: Config) -> Result<PreparedNode, Error> {
     Ok((node, lock, receiver))
 }
 
-fn validate(config: &Config) -> Result<(), Error> {
+fn validate(config: &RuntimeConfig) -> Result<(), Error> {
     let of_handlers = config.handlers.values().filter_map(|handler| match handler {
-        Handler::Gantry { unset_seccomp_profile } => unset_seccomp_profile.as_ref(),
-        Handler::Oci { .. } => None,
+        HandlerConfig::Gantry { unset_seccomp_profile } => unset_seccomp_profile.as_ref(),
+        HandlerConfig::Oci { .. } => None,
     });
     for profile in of_handlers.chain([&config.unset_seccomp_profile]) {
         profiles::seccomp_by_name("unset_seccomp_profile", profile).map_err(crate::error::Error::from)?;
@@ -355,7 +356,7 @@ fn validate(config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-fn parse_prepull_images(config: &Config) -> Result<Vec<image::Reference>, crate::error::Error> {
+fn parse_prepull_images(config: &RuntimeConfig) -> Result<Vec<image::Reference>, crate::error::Error> {
     config.prepull_images.iter().map(|name| Ok(image::Reference::parse(name)?)).collect()
 }
 

@@ -10,7 +10,7 @@ use gantry_proto::cri;
 use crate::config::IFNAME;
 use crate::store::container::ContainerExit;
 use crate::store::record::{ContainerRecord, IdLine, PodName, Users};
-use crate::store::{Container, ContainerState, Group, Sandbox, SandboxState, Store};
+use crate::store::{Container, ContainerState, IndexKey, RecordStore, Sandbox, SandboxState};
 use gantry_base::timeline::Span;
 
 /// Verbose info: where the time went.
@@ -51,10 +51,10 @@ fn sandbox_state(sandbox: &Sandbox) -> cri::PodSandboxState {
     }
 }
 
-pub(crate) fn sandboxes(store: &Store, filter: &cri::PodSandboxFilter) -> Vec<cri::PodSandbox> {
+pub(crate) fn sandboxes(store: &RecordStore, filter: &cri::PodSandboxFilter) -> Vec<cri::PodSandbox> {
     let wanted = filter.state.as_ref().map(cri::PodSandboxStateValue::state);
     // A kubelet asks for one pod's, and often: the others are not looked at.
-    let candidates = match Group::of_labels(&filter.label_selector) {
+    let candidates = match IndexKey::of_labels(&filter.label_selector) {
         Some(group) => store.sandboxes_in(&group),
         None => store.sandboxes(),
     };
@@ -79,7 +79,7 @@ pub(crate) fn sandboxes(store: &Store, filter: &cri::PodSandboxFilter) -> Vec<cr
 /// A sandbox with its containers. `at`: from before the call, so that no change after it is missed by
 /// whoever asks for what is newer.
 pub(crate) fn sandbox_status(
-    store: &Store,
+    store: &RecordStore,
     sandbox: &Sandbox,
     at: i64,
     verbose: bool,
@@ -168,9 +168,9 @@ fn image_spec(record: &ContainerRecord) -> cri::ImageSpec {
     }
 }
 
-pub(crate) fn containers(store: &Store, filter: &cri::ContainerFilter) -> Vec<cri::Container> {
+pub(crate) fn containers(store: &RecordStore, filter: &cri::ContainerFilter) -> Vec<cri::Container> {
     let wanted = filter.state.as_ref().map(cri::ContainerStateValue::state);
-    let candidates = match Group::of_labels(&filter.label_selector) {
+    let candidates = match IndexKey::of_labels(&filter.label_selector) {
         Some(group) => store.containers_in(&group),
         None => store.containers(),
     };

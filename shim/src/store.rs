@@ -13,7 +13,7 @@ pub(crate) mod sandbox;
 use std::sync::{Arc, Mutex};
 
 pub(crate) use container::{Container, ContainerState};
-pub(crate) use index::Group;
+pub(crate) use index::IndexKey;
 pub(crate) use names::Names;
 pub(crate) use sandbox::{Sandbox, SandboxState};
 
@@ -43,14 +43,14 @@ pub enum LookupError {
 
 /// All objects by id.
 #[derive(Debug, Default)]
-pub(crate) struct Store {
+pub(crate) struct RecordStore {
     sandboxes: Mutex<Index<Sandbox>>,
     containers: Mutex<Index<Container>>,
     /// Names that a request or an object holds.
     pub names: Names,
 }
 
-impl Store {
+impl RecordStore {
     /// The sandbox with this id or unique prefix.
     ///
     /// # Errors
@@ -82,18 +82,18 @@ impl Store {
     /// The containers of one sandbox.
     #[must_use]
     pub(crate) fn containers_of(&self, sandbox: &str) -> Vec<Arc<Container>> {
-        self.containers_in(&Group::Sandbox(sandbox.to_owned()))
+        self.containers_in(&IndexKey::Sandbox(sandbox.to_owned()))
     }
 
     /// The sandboxes of a group, by id.
     #[must_use]
-    pub(crate) fn sandboxes_in(&self, group: &Group) -> Vec<Arc<Sandbox>> {
+    pub(crate) fn sandboxes_in(&self, group: &IndexKey) -> Vec<Arc<Sandbox>> {
         lock(&self.sandboxes).of(group)
     }
 
     /// The containers of a group, by id.
     #[must_use]
-    pub(crate) fn containers_in(&self, group: &Group) -> Vec<Arc<Container>> {
+    pub(crate) fn containers_in(&self, group: &IndexKey) -> Vec<Arc<Container>> {
         lock(&self.containers).of(group)
     }
 

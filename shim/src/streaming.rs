@@ -40,19 +40,19 @@ pub use crate::exec::terminal::Size;
 
 /// A listening server; dropping it ends the listening, not the streams.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct StreamingServer {
     address: SocketAddr,
     tokens: Arc<Tokens>,
     accepting: JoinHandle<()>,
 }
 
-impl Drop for Server {
+impl Drop for StreamingServer {
     fn drop(&mut self) {
         self.accepting.abort();
     }
 }
 
-impl Server {
+impl StreamingServer {
     /// Listens on a free port of loopback.
     ///
     /// # Errors

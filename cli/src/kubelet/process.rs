@@ -8,7 +8,7 @@ use anyhow::{Result, anyhow, bail};
 use gantry_agent::config::{KubeletFlags, Loaded};
 use gantry_agent::kubelet::{Kubelet, KubeletDeps, Verbosity};
 use gantry_model::drain;
-use gantry_shim::config::Config;
+use gantry_shim::config::RuntimeConfig;
 use tokio::sync::oneshot;
 use tonic::transport::Channel;
 
@@ -20,7 +20,7 @@ use crate::sd_notify;
 /// The runtime of `gantry node`.
 #[derive(Debug)]
 pub(super) struct NodeRuntime {
-    pub(super) config: Config,
+    pub(super) config: RuntimeConfig,
     /// Where other clients than the kubelet find it.
     pub(super) socket: PathBuf,
 }

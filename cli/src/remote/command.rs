@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 
 use anyhow::{Context, Result, anyhow, bail};
 use gantry_shim::streaming::ws::channels::CLOSE;
-use gantry_shim::streaming::ws::{Opcode, Reader, encode_masked};
+use gantry_shim::streaming::ws::{MessageReader, Opcode, encode_masked};
 use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::signal::unix::{SignalKind, signal};
@@ -93,13 +93,13 @@ async fn converse(
     let (pongs, controls) = mpsc::channel(4);
     tokio::select! {
         // Not used after this, either of them.
-        code = receive(Reader::new(reader, false), pongs, pipes.stdout) => code,
+        code = receive(MessageReader::new(reader, false), pongs, pipes.stdout) => code,
         error = send(writer, controls, half_closes, (streams, pipes.stdin)) => Err(error),
     }
 }
 
 async fn receive(
-    mut reader: Reader<impl AsyncRead + Unpin>,
+    mut reader: MessageReader<impl AsyncRead + Unpin>,
     pongs: mpsc::Sender<Vec<u8>>,
     stdout: Option<mpsc::Sender<Vec<u8>>>,
 ) -> Result<i32> {
@@ -307,7 +307,7 @@ mod tests {
             let server = tokio::spawn(async move {
                 let (reader, mut writer) = tokio::io::split(theirs);
                 writer.write_all(&encode(Opcode::Ping, b"p", None)).await.unwrap();
-                let answer = Reader::new(reader, true).next().await.unwrap().unwrap();
+                let answer = MessageReader::new(reader, true).next().await.unwrap().unwrap();
                 if let Some(status) = last {
                     let message = [&[ERROR][..], status].concat();
                     writer.write_all(&encode(Opcode::Binary, &message, None)).await.unwrap();

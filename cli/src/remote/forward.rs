@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context, Result};
 use bytes::{Bytes, BytesMut};
 use gantry_shim::streaming::spdy::connection::Role;
-use gantry_shim::streaming::spdy::{Connection, Handle, Headers, Stream};
+use gantry_shim::streaming::spdy::{Connection, Handle, Headers, SpdyStream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -93,9 +93,9 @@ async fn forward(handle: &Handle, local: TcpStream, port: u16) -> Result<()> {
 }
 
 /// Both ways, each until its end.
-async fn copy(local: TcpStream, data: Stream) {
+async fn copy(local: TcpStream, data: SpdyStream) {
     let (mut from_local, mut to_local) = local.into_split();
-    let Stream { mut incoming, writer, .. } = data;
+    let SpdyStream { mut incoming, writer, .. } = data;
     let up = async {
         let mut buffer = BytesMut::with_capacity(32 << 10);
         // An error of either side is the end of this way.

@@ -12,14 +12,14 @@ pub(super) const STAGES: [&str; 6] =
 
 /// A file whose devices can be given.
 #[derive(Debug)]
-pub(super) struct Spec {
+pub(super) struct CdiSpec {
     /// For a container with any of its devices.
     pub(super) edits: Edits,
     /// By their full names.
     pub(super) devices: BTreeMap<String, Edits>,
 }
 
-pub(super) fn spec(file: SpecFile) -> Result<Spec, String> {
+pub(super) fn spec(file: SpecFile) -> Result<CdiSpec, String> {
     let wrap = |why: String| format!("invalid CDI Spec: {why}");
     version::check(&file).map_err(wrap)?;
     let (vendor, class) = name::kind(&file.kind).map_err(wrap)?;
@@ -35,7 +35,7 @@ pub(super) fn spec(file: SpecFile) -> Result<Spec, String> {
     if devices.is_empty() {
         return Err(wrap("invalid spec, no devices".to_owned()));
     }
-    Ok(Spec { edits: file.container_edits, devices })
+    Ok(CdiSpec { edits: file.container_edits, devices })
 }
 
 fn own(device: &Device) -> Result<(), String> {
@@ -138,7 +138,7 @@ fn net_devices(devices: &[NetDevice]) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn with(edits: &str) -> Result<Spec, String> {
+    fn with(edits: &str) -> Result<CdiSpec, String> {
         let text =
             format!("{{cdiVersion: 1.1.0, kind: v.com/c, devices: [{{name: d, containerEdits: {edits}}}]}}");
         spec(super::super::file::parse(&text).unwrap())

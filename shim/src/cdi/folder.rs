@@ -8,14 +8,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::check::{self, Spec};
+use super::check::{self, CdiSpec};
 use super::file::{self, MAX_BYTES};
 
 /// All that a node offers.
 #[derive(Debug, Default)]
 pub(super) struct CdiSpecs {
     /// By full name: the file that has it.
-    pub(super) devices: BTreeMap<String, Arc<Spec>>,
+    pub(super) devices: BTreeMap<String, Arc<CdiSpec>>,
     /// What is wrong, by file.
     pub(super) errors: BTreeMap<PathBuf, Vec<String>>,
 }
@@ -86,7 +86,7 @@ fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn load(path: &Path) -> Result<Option<Spec>, String> {
+fn load(path: &Path) -> Result<Option<CdiSpec>, String> {
     let text = match text(path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

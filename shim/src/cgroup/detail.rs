@@ -20,7 +20,7 @@ pub(crate) struct Detail {
     pub cpu_user: Option<u64>,
     pub cpu_system: Option<u64>,
     pub throttling: Option<Throttling>,
-    pub memory: Option<Memory>,
+    pub memory: Option<MemoryDetail>,
     /// Processes that the kernel has killed for memory, outlived or not.
     pub oom_kills: Option<u64>,
     /// 0 without a limit.
@@ -39,7 +39,7 @@ pub(crate) struct Throttling {
 
 /// Bytes, but for `failures`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Memory {
+pub(crate) struct MemoryDetail {
     pub cache: u64,
     pub mapped_file: u64,
     pub active_file: u64,
@@ -110,7 +110,7 @@ fn v1(read: Read<'_>) -> Result<Detail, Error> {
         ..Detail::default()
     };
     if let Some(stat) = read("memory", "memory.stat")? {
-        detail.memory = Some(Memory {
+        detail.memory = Some(MemoryDetail {
             cache: field(&stat, "total_cache"),
             mapped_file: field(&stat, "total_mapped_file"),
             active_file: field(&stat, "total_active_file"),
@@ -161,7 +161,7 @@ fn v2(read: Read<'_>) -> Result<Detail, Error> {
     if let Some(stat) = read("memory", "memory.stat")? {
         // `kernel` is of Linux 5.18.
         let kernel = if stat.contains("\nkernel ") { "kernel" } else { "kernel_stack" };
-        detail.memory = Some(Memory {
+        detail.memory = Some(MemoryDetail {
             cache: field(&stat, "file"),
             mapped_file: field(&stat, "file_mapped"),
             active_file: field(&stat, "active_file"),

@@ -11,7 +11,7 @@ use gantry_sys::bpf::Instruction;
 
 /// One permission. None is a wildcard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Rule {
+pub(super) struct DeviceRule {
     /// True for a block device.
     pub(super) block: bool,
     /// Major number.
@@ -28,9 +28,9 @@ const WRITE: u8 = 4;
 const ALL: u8 = MKNOD | READ | WRITE;
 
 /// mknod of anything (a node alone gives nothing), use of the standard ones.
-pub(super) fn defaults() -> Vec<Rule> {
-    let mknod = |block| Rule { block, major: None, minor: None, access: MKNOD };
-    let character = |major, minor| Rule { block: false, major: Some(major), minor, access: ALL };
+pub(super) fn defaults() -> Vec<DeviceRule> {
+    let mknod = |block| DeviceRule { block, major: None, minor: None, access: MKNOD };
+    let character = |major, minor| DeviceRule { block: false, major: Some(major), minor, access: ALL };
     let mut rules = vec![mknod(false), mknod(true)];
     rules.extend([3, 5, 7, 8, 9].map(|minor| character(1, Some(minor))));
     rules.extend([0, 1, 2].map(|minor| character(5, Some(minor))));
@@ -39,18 +39,18 @@ pub(super) fn defaults() -> Vec<Rule> {
 }
 
 /// Access to a device of a container: as a CDI file numbers it, or as the node has it.
-pub(super) fn of(device: &Device) -> Option<Rule> {
+pub(super) fn of(device: &Device) -> Option<DeviceRule> {
     let Some(node) = &device.node else {
         return of_node((Path::new(&device.host_path), &device.permissions));
     };
     let (major, minor) = (Some(node.major), Some(node.minor));
     let access = access(&device.permissions);
     // A pipe is no device.
-    (node.kind != "p").then(|| Rule { block: node.kind == "b", major, minor, access })
+    (node.kind != "p").then(|| DeviceRule { block: node.kind == "b", major, minor, access })
 }
 
 /// Access to one device of the node, all of it when no letter is given; None when the path is no device.
-fn of_node((path, permissions): (&Path, &str)) -> Option<Rule> {
+fn of_node((path, permissions): (&Path, &str)) -> Option<DeviceRule> {
     let found = rustix::fs::stat(path).ok()?;
     let block = match FileType::from_raw_mode(found.st_mode) {
         FileType::BlockDevice => true,
@@ -58,7 +58,7 @@ fn of_node((path, permissions): (&Path, &str)) -> Option<Rule> {
         _ => return None,
     };
     let (major, minor) = (rustix::fs::major(found.st_rdev), rustix::fs::minor(found.st_rdev));
-    Some(Rule { block, major: Some(major), minor: Some(minor), access: access(permissions) })
+    Some(DeviceRule { block, major: Some(major), minor: Some(minor), access: access(permissions) })
 }
 
 fn access(permissions: &str) -> u8 {
@@ -74,7 +74,7 @@ fn access(permissions: &str) -> u8 {
     permissions.chars().fold(0, |set, letter| set | bit(letter))
 }
 
-impl fmt::Display for Rule {
+impl fmt::Display for DeviceRule {
     /// As devices.allow takes it: `c 1:3 rwm`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = |n: Option<u32>| n.map_or_else(|| "*".to_owned(), |n| n.to_string());
@@ -103,7 +103,7 @@ const fn op(code: u8, destination: u8, source: u8, offset: i16, immediate: i32) 
 
 /// The program: r2 device type, r3 wanted access, r4 major, r5 minor; the first rule that covers the
 /// request allows it, none denies (`struct bpf_cgroup_dev_ctx`, linux/bpf.h).
-pub(super) fn program(rules: &[Rule]) -> Vec<Instruction> {
+pub(super) fn program(rules: &[DeviceRule]) -> Vec<Instruction> {
     let mut code = vec![
         op(LOAD_WORD, 2, 1, 0, 0),
         op(MOVE_REG, 3, 2, 0, 0),
@@ -119,7 +119,7 @@ pub(super) fn program(rules: &[Rule]) -> Vec<Instruction> {
     code
 }
 
-fn block(rule: &Rule) -> Vec<Instruction> {
+fn block(rule: &DeviceRule) -> Vec<Instruction> {
     let mut code = vec![op(JUMP_NE_IMM, 2, 0, 0, if rule.block { 1 } else { 2 })];
     if rule.access != ALL {
         code.push(op(MOVE_REG, 1, 3, 0, 0));
@@ -189,7 +189,7 @@ mod tests {
     fn letters_limit_a_device_of_the_node() {
         let rule = of_node((Path::new("/dev/null"), "r")).unwrap();
         assert_eq!(rule.to_string(), "c 1:3 r");
-        let program = program(&[Rule { major: Some(254), minor: Some(1), ..rule }]);
+        let program = program(&[DeviceRule { major: Some(254), minor: Some(1), ..rule }]);
         assert!(allows(&program, false, READ, 254, 1));
         assert!(!allows(&program, false, WRITE, 254, 1));
         assert!(!allows(&program, false, READ | WRITE, 254, 1));

@@ -17,7 +17,7 @@ pub struct Usage {
     /// CPU time of all members so far, in nanoseconds.
     pub cpu_nanos: Option<u64>,
     /// Memory.
-    pub memory: Option<Memory>,
+    pub memory: Option<MemoryStats>,
     /// Swap; none without swap accounting.
     pub swap: Option<Swap>,
     /// Tasks.
@@ -28,7 +28,7 @@ pub struct Usage {
 
 /// Bytes and counts of the memory controller.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Memory {
+pub struct MemoryStats {
     /// Charged.
     pub usage: u64,
     /// Charged and not reclaimable at will.
@@ -150,7 +150,7 @@ fn v1(read: Read<'_>) -> Result<Usage, Error> {
     let (used, stat) = (value("memory", "memory.usage_in_bytes")?, read("memory", "memory.stat")?);
     if let (Some(used), Some(stat)) = (used, stat) {
         let memory_limit = read("memory", "memory.limit_in_bytes")?;
-        usage.memory = Some(Memory {
+        usage.memory = Some(MemoryStats {
             usage: used,
             working_set: used.saturating_sub(field(&stat, "total_inactive_file")),
             limit: memory_limit.as_deref().and_then(limit),
@@ -187,7 +187,7 @@ fn v2(read: Read<'_>) -> Result<Usage, Error> {
         ..Usage::default()
     };
     if let (Some(used), Some(stat)) = (value("memory.current")?, read("memory", "memory.stat")?) {
-        usage.memory = Some(Memory {
+        usage.memory = Some(MemoryStats {
             usage: used,
             working_set: used.saturating_sub(field(&stat, "inactive_file")),
             limit: read("memory", "memory.max")?.as_deref().and_then(limit),

@@ -44,8 +44,8 @@ pub(super) async fn find() -> Result<Criu, Unfit> {
     let mute = |said: String| Unfit::Mute { program: criu.program.clone(), said };
     let output = match run(command, ANSWER).await {
         Ok(output) => output,
-        Err(Failure::Start(error)) => return Err(mute(error.to_string())),
-        Err(Failure::Slow) => return Err(mute(format!("it does not end within {} s", ANSWER.as_secs()))),
+        Err(CriuFailure::Start(error)) => return Err(mute(error.to_string())),
+        Err(CriuFailure::Slow) => return Err(mute(format!("it does not end within {} s", ANSWER.as_secs()))),
     };
     match plan::version(&String::from_utf8_lossy(&output.stdout)) {
         Some(found) if found >= OLDEST => Ok(criu),
@@ -77,7 +77,7 @@ impl Criu {
 
 /// Why there is no output.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum CriuFailure {
     Start(std::io::Error),
     /// It was ended.
     Slow,
@@ -88,25 +88,25 @@ pub(super) enum Failure {
 ///
 /// # Errors
 /// When it can't be started or takes too long.
-pub(super) async fn run(mut command: Command, time: Duration) -> Result<Output, Failure> {
+pub(super) async fn run(mut command: Command, time: Duration) -> Result<Output, CriuFailure> {
     command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // To be ended as one: an OCI runtime has criu as its child. Not killed with the runtime: a dump that goes on to
     // its end lets go of the container by itself.
     command.process_group(0);
-    let child = command.spawn().map_err(Failure::Start)?;
-    let group = Group::of(&child);
+    let child = command.spawn().map_err(CriuFailure::Start)?;
+    let group = ProcessGroup::of(&child);
     match tokio::time::timeout(time, child.wait_with_output()).await {
-        Ok(output) => output.map_err(Failure::Start),
+        Ok(output) => output.map_err(CriuFailure::Start),
         Err(_) => {
             group.end().await;
-            Err(Failure::Slow)
+            Err(CriuFailure::Slow)
         }
     }
 }
 
-struct Group(Option<Pid>);
+struct ProcessGroup(Option<Pid>);
 
-impl Group {
+impl ProcessGroup {
     fn of(child: &Child) -> Self {
         Self(child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw))
     }
@@ -166,7 +166,7 @@ mod tests {
         let mut command = Command::new("/bin/sh");
         command.arg("-c").arg("sleep 1000 & echo $! > \"$0\"; wait").arg(&mark);
         let ran = run(command, Duration::from_millis(500)).await;
-        assert!(matches!(ran, Err(Failure::Slow)), "{ran:?}");
+        assert!(matches!(ran, Err(CriuFailure::Slow)), "{ran:?}");
         let child: i32 = std::fs::read_to_string(mark).unwrap().trim().parse().unwrap();
         let state = || std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
         let is_over = |stat: &str| stat.is_empty() || stat.contains(") Z ");

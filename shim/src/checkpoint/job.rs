@@ -15,7 +15,7 @@ use gantry_failpoint::failpoint;
 use gantry_proto::monitor::StartContainer;
 use serde_json::Value;
 
-use super::criu::{self, Criu, Failure};
+use super::criu::{self, Criu, CriuFailure};
 use super::{archive, documents, plan, process, thaw, writable};
 use crate::cgroup::Cgroup;
 use crate::container;
@@ -108,7 +108,7 @@ impl CheckpointJob {
     }
 
     /// What has come of the dump. Whatever it is, the container goes on.
-    fn judge(&self, program: &Path, ran: Result<std::process::Output, Failure>) -> Result<(), Failed> {
+    fn judge(&self, program: &Path, ran: Result<std::process::Output, CriuFailure>) -> Result<(), Failed> {
         thaw(&self.node, &self.container);
         let said = match ran {
             Ok(output) if output.status.success() => {
@@ -116,8 +116,8 @@ impl CheckpointJob {
                 return Ok(());
             }
             Ok(output) => criu::last_error(&output),
-            Err(Failure::Start(error)) => error.to_string(),
-            Err(Failure::Slow) => String::new(),
+            Err(CriuFailure::Start(error)) => error.to_string(),
+            Err(CriuFailure::Slow) => String::new(),
         };
         let (from, log) = (self.work.join(plan::LOG), self.container.folder.join(KEPT_LOG));
         let errors = errors(&from);

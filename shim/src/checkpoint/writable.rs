@@ -29,7 +29,7 @@ const OVERLAYS: [&[u8]; 2] = [b"trusted.overlay.", b"user.overlay."];
 /// What can't be read or does not fit.
 pub(super) fn pack(upper: &Path, to: &Path) -> Result<(), Error> {
     let out = File::create_new(to).map_err(file("make", to))?;
-    let mut walk = Walk { out: Builder::new(out), to: to.to_owned(), links: HashMap::new() };
+    let mut walk = ArchiveWalk { out: Builder::new(out), to: to.to_owned(), links: HashMap::new() };
     let top =
         open(CWD, upper.as_os_str(), OFlags::DIRECTORY).map_err(|errno| file("open", upper)(errno.into()))?;
     walk.folder(&top, Path::new(""), 0)?;
@@ -37,7 +37,7 @@ pub(super) fn pack(upper: &Path, to: &Path) -> Result<(), Error> {
     out.flush().map_err(file("write", to))
 }
 
-struct Walk {
+struct ArchiveWalk {
     out: Builder<File>,
     to: PathBuf,
     /// First names of files that have several.
@@ -49,7 +49,7 @@ fn open(at: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> rustix::io::Result<O
     rustix::fs::openat(at, name, flags, Mode::empty())
 }
 
-impl Walk {
+impl ArchiveWalk {
     fn folder(&mut self, folder: &OwnedFd, path: &Path, depth: usize) -> Result<(), Error> {
         if depth > DEEPEST {
             let problem = format!("is nested more than {DEEPEST} deep");

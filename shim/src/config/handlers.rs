@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// What a name stands for.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
-pub enum Handler {
+pub enum HandlerConfig {
     /// The monitor's own containers, with another default.
     Gantry {
         /// As the flag of that name.
@@ -24,7 +24,7 @@ pub enum Handler {
 }
 
 /// By name; the default one, `""`, is not among them.
-pub type Handlers = BTreeMap<String, Handler>;
+pub type Handlers = BTreeMap<String, HandlerConfig>;
 
 /// A handler that can't be.
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub enum Error {
 ///
 /// # Errors
 /// What is wrong, by handler and key.
-pub fn parse(text: &str) -> Result<(String, Handler), Error> {
+pub fn parse(text: &str) -> Result<(String, HandlerConfig), Error> {
     let form = || Error::Form(text.to_owned());
     let (name, rest) = text.split_once(':').ok_or_else(form)?;
     check_name(name)?;
@@ -63,16 +63,16 @@ pub fn parse(text: &str) -> Result<(String, Handler), Error> {
     let missing = |key| Error::Missing { name: name.to_owned(), key };
     let kind = keys.remove("type").ok_or_else(|| missing("type"))?;
     let handler = match kind {
-        "oci" => Handler::Oci {
+        "oci" => HandlerConfig::Oci {
             path: absolute(name, "path", keys.remove("path").ok_or_else(|| missing("path"))?)?,
             root: keys.remove("root").map(|root| absolute(name, "root", root)).transpose()?,
         },
-        "gantry" => {
-            Handler::Gantry { unset_seccomp_profile: keys.remove("unset_seccomp_profile").map(str::to_owned) }
-        }
+        "gantry" => HandlerConfig::Gantry {
+            unset_seccomp_profile: keys.remove("unset_seccomp_profile").map(str::to_owned),
+        },
         other => return Err(Error::Type { name: name.to_owned(), kind: other.to_owned() }),
     };
-    let kind = if matches!(handler, Handler::Oci { .. }) { "oci" } else { "gantry" };
+    let kind = if matches!(handler, HandlerConfig::Oci { .. }) { "oci" } else { "gantry" };
     match keys.into_keys().next() {
         Some(key) => Err(Error::Key { name: name.to_owned(), key: key.to_owned(), kind }),
         None => Ok((name.to_owned(), handler)),
@@ -123,10 +123,13 @@ mod tests {
     #[test]
     fn a_handler_is_read_from_its_words() {
         let (name, handler) = parse("runc:type=oci,path=/usr/sbin/runc,root=/run/x").unwrap();
-        let expected = Handler::Oci { path: "/usr/sbin/runc".into(), root: Some("/run/x".into()) };
+        let expected = HandlerConfig::Oci { path: "/usr/sbin/runc".into(), root: Some("/run/x".into()) };
         assert_eq!((name.as_str(), handler), ("runc", expected));
         let strict = parse("strict:type=gantry,unset_seccomp_profile=runtime/default").unwrap();
-        assert_eq!(strict.1, Handler::Gantry { unset_seccomp_profile: Some("runtime/default".to_owned()) });
+        assert_eq!(
+            strict.1,
+            HandlerConfig::Gantry { unset_seccomp_profile: Some("runtime/default".to_owned()) }
+        );
         assert!(parse("plain:type=gantry").is_ok());
     }
 

@@ -29,11 +29,11 @@ use crate::seccomp;
 use crate::spec;
 use crate::spec::container::CheckedContainer;
 use crate::spec::profiles;
-use crate::spec::user::User;
+use crate::spec::user::ProcessUser;
 use crate::store::event_order::Kind;
 use crate::store::names::{Claim, NameTaken, fingerprint};
 use crate::store::record::{self, ContainerRecord, MountRecord, MountedImage, SandboxRecord, VERSION};
-use crate::store::{Container, ContainerState, Sandbox, SandboxState, Store};
+use crate::store::{Container, ContainerState, RecordStore, Sandbox, SandboxState};
 use gantry_base::timeline::unix_nanos;
 use gantry_image::pins::Pin;
 use gantry_image::{Image, Reference};
@@ -116,7 +116,7 @@ fn check_ready(sandbox: &Sandbox) -> Result<(), Error> {
 ///
 /// # Errors
 /// When the sandbox has been stopped meanwhile.
-async fn add(store: &Store, sandbox: &Sandbox, container: &Arc<Container>) -> Result<(), Error> {
+async fn add(store: &RecordStore, sandbox: &Sandbox, container: &Arc<Container>) -> Result<(), Error> {
     // Who stops or removes the sandbox sees all of its containers: they are added before it or not at all.
     let _operation = sandbox.begin_operation().await;
     check_ready(sandbox)?;
@@ -358,7 +358,7 @@ fn new_record(
     pinned: &PinnedImages,
     config: &cri::ContainerConfig,
     checked: &CheckedContainer,
-    user: &User,
+    user: &ProcessUser,
     id: &str,
 ) -> ContainerRecord {
     let image = &pinned.image;
@@ -412,7 +412,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_container_whose_sandbox_is_stopped_while_it_is_made_is_not_added() {
-        let store = Store::default();
+        let store = RecordStore::default();
         let sandbox = Sandbox::new(spec::fuzzing::record(), "/none".into(), SandboxState::Ready);
         let container = made();
         {

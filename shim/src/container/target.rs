@@ -7,14 +7,14 @@ use gantry_proto::cri;
 
 use crate::error;
 use crate::error::target::Error;
-use crate::store::{ContainerState, Store};
+use crate::store::{ContainerState, RecordStore};
 
 /// Checks the target of a request that has one, and completes its id.
 ///
 /// # Errors
 /// What is wrong with the target.
 pub(super) fn resolve(
-    store: &Store,
+    store: &RecordStore,
     config: &mut cri::ContainerConfig,
     sandbox: &str,
 ) -> Result<(), error::Error> {
@@ -32,7 +32,7 @@ pub(super) fn resolve(
 ///
 /// # Errors
 /// What is wrong with it.
-pub(super) fn check(store: &Store, id: &str, sandbox: &str) -> Result<String, error::Error> {
+pub(super) fn check(store: &RecordStore, id: &str, sandbox: &str) -> Result<String, error::Error> {
     let id = id.to_owned();
     let target = match store.container(&id) {
         Ok(target) => target,

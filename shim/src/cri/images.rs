@@ -15,8 +15,8 @@ use tokio::sync::mpsc;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::streams::{ResponseChunks, chunk_responses};
-use super::{RpcResult, Service, run_detached};
-use crate::config::Config;
+use super::{CriService, RpcResult, run_detached};
+use crate::config::RuntimeConfig;
 use crate::config::handlers::Handlers;
 use crate::error::Error;
 use crate::node::Node;
@@ -46,7 +46,7 @@ fn credentials(from: cri::AuthConfig) -> Auth {
 /// All images, or the one that the filter names.
 fn list(
     images: &Images,
-    config: &Config,
+    config: &RuntimeConfig,
     filter: Option<cri::ImageFilter>,
 ) -> Result<Vec<cri::Image>, Status> {
     let name = image_name(&config.handlers, filter.and_then(|filter| filter.image))?;
@@ -64,7 +64,7 @@ fn image_name(known: &Handlers, image: Option<cri::ImageSpec>) -> Result<String,
 }
 
 #[tonic::async_trait]
-impl ImageService for Service {
+impl ImageService for CriService {
     async fn list_images(
         &self,
         request: Request<cri::ListImagesRequest>,
@@ -122,7 +122,7 @@ impl ImageService for Service {
 
 fn status_of(
     images: &Images,
-    config: &Config,
+    config: &RuntimeConfig,
     request: cri::ImageStatusRequest,
 ) -> RpcResult<cri::ImageStatusResponse> {
     let name = image_name(&config.handlers, request.image)?;
@@ -131,7 +131,7 @@ fn status_of(
 
 async fn pull(
     images: &Images,
-    config: &Config,
+    config: &RuntimeConfig,
     request: cri::PullImageRequest,
 ) -> RpcResult<cri::PullImageResponse> {
     let (images, name) = (images.clone(), image_name(&config.handlers, request.image)?);
@@ -147,7 +147,7 @@ async fn pull(
 /// As containerd: whichever name or id is given, the whole image goes; one that is not there is removed already.
 async fn remove(
     images: &Images,
-    config: &Config,
+    config: &RuntimeConfig,
     request: cri::RemoveImageRequest,
 ) -> RpcResult<cri::RemoveImageResponse> {
     let (images, name) = (images.clone(), image_name(&config.handlers, request.image)?);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use gantry_proto::cri;
 
-use crate::config::handlers::Handler;
+use crate::config::handlers::HandlerConfig;
 use crate::node::Node;
 
 /// `network`: whether it is ready, and what is in the way; `bad`: CDI files that can't be used.
@@ -55,8 +55,8 @@ fn handlers(node: &Node) -> Vec<cri::RuntimeHandler> {
     let named = node.config.handlers.iter().map(|(name, handler)| {
         let features = match handler {
             // Mounts are made read-only before the program sees them, whatever it can do itself.
-            Handler::Oci { .. } => cri::RuntimeHandlerFeatures { user_namespaces: false, ..own },
-            Handler::Gantry { .. } => own,
+            HandlerConfig::Oci { .. } => cri::RuntimeHandlerFeatures { user_namespaces: false, ..own },
+            HandlerConfig::Gantry { .. } => own,
         };
         cri::RuntimeHandler { name: name.clone(), features: Some(features) }
     });

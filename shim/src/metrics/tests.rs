@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::cgroup::detail::{Memory, Throttling};
+use crate::cgroup::detail::{MemoryDetail, Throttling};
 use crate::cgroup::stats::{Pressure, Stall};
 
 fn sheet() -> Sheet {
@@ -19,7 +19,7 @@ fn filled_sheet() -> Sheet {
     };
     let usage = Usage {
         cpu_nanos: Some(3 * NANOS + 1),
-        memory: Some(crate::cgroup::stats::Memory {
+        memory: Some(crate::cgroup::stats::MemoryStats {
             usage: 10,
             working_set: 9,
             rss: 8,
@@ -34,7 +34,12 @@ fn filled_sheet() -> Sheet {
         cpu_user: Some(2 * NANOS),
         cpu_system: Some(NANOS),
         throttling: Some(Throttling { periods: 5, throttled: 1, nanos: 2 * NANOS }),
-        memory: Some(Memory { peak: Some(11), failures: Some(0), kernel: Some(1), ..Memory::default() }),
+        memory: Some(MemoryDetail {
+            peak: Some(11),
+            failures: Some(0),
+            kernel: Some(1),
+            ..MemoryDetail::default()
+        }),
         oom_kills: Some(1),
         task_limit: Some(64),
         io: BTreeMap::from([

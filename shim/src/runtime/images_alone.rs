@@ -14,7 +14,7 @@ use tokio_stream::Stream;
 use tonic::transport::Server;
 
 use super::{Error, MAX_MESSAGE, OpenedNode, open};
-use crate::config::Config;
+use crate::config::RuntimeConfig;
 use crate::cri::images::alone::ImageServiceOnly;
 use crate::node::Programs;
 
@@ -22,7 +22,7 @@ use crate::node::Programs;
 #[derive(Debug)]
 pub struct ImagesAlone {
     images: Images,
-    config: Arc<Config>,
+    config: Arc<RuntimeConfig>,
     /// The unpacker is started from it.
     _programs: Programs,
     _lock: std::fs::File,
@@ -39,7 +39,7 @@ impl ImagesAlone {
     ///
     /// # Errors
     /// [`Error::InUse`] when a runtime runs; what keeps the store from being opened.
-    pub async fn open(config: Config) -> Result<Self, Error> {
+    pub async fn open(config: RuntimeConfig) -> Result<Self, Error> {
         let OpenedNode { config, lock, programs, boot_id: _, images } =
             tokio::task::spawn_blocking(move || open(config)).await??;
         Ok(Self { images, config: Arc::new(config), _programs: programs, _lock: lock })
@@ -71,17 +71,17 @@ impl ImagesAlone {
 mod tests {
     use super::*;
 
-    fn config(folder: &std::path::Path) -> Config {
+    fn config(folder: &std::path::Path) -> RuntimeConfig {
         let programs = folder.join("programs");
         std::fs::create_dir_all(&programs).unwrap();
         for name in ["gantry-monitor", "gantry-pause", "gantry-unpack"] {
             std::fs::write(programs.join(name), "a program").unwrap();
         }
-        Config {
+        RuntimeConfig {
             root: folder.join("root"),
             state: folder.join("state"),
             programs_dir: Some(programs),
-            ..Config::default()
+            ..RuntimeConfig::default()
         }
     }
 

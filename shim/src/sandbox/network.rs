@@ -15,7 +15,7 @@ use crate::node::Node;
 use crate::sandbox::pod_arguments;
 use crate::spec::sandbox::SandboxSpec;
 use crate::status::addresses;
-use crate::store::record::{Network, Process, SandboxRecord};
+use crate::store::record::{NetworkRecord, Process, SandboxRecord};
 use gantry_base::timeline::{Recorder, Span};
 
 /// The network configuration for a new sandbox: read anew each time, because it comes and goes with
@@ -29,8 +29,8 @@ fn conflist(node: &Node) -> Result<Conflist, Error> {
 }
 
 /// The network of a new sandbox, before anything of it is made.
-pub(super) fn plan(node: &Node, record: &SandboxRecord, spec: &SandboxSpec) -> Result<Network, Error> {
-    let network = Network {
+pub(super) fn plan(node: &Node, record: &SandboxRecord, spec: &SandboxSpec) -> Result<NetworkRecord, Error> {
+    let network = NetworkRecord {
         netns: netns_path(node, &record.id),
         conflist: conflist(node)?,
         args: pod_arguments::args(&record.id, &record.pod),
@@ -91,7 +91,7 @@ pub(super) async fn make_netns(path: PathBuf, holder: Option<Process>) -> Result
     tokio::task::spawn_blocking(job).await?.map_err(Error::Netns)
 }
 
-fn attachment<'a>(id: &'a str, network: &'a Network) -> Attachment<'a> {
+fn attachment<'a>(id: &'a str, network: &'a NetworkRecord) -> Attachment<'a> {
     Attachment {
         container_id: id,
         netns: &network.netns,
@@ -105,7 +105,7 @@ fn attachment<'a>(id: &'a str, network: &'a Network) -> Attachment<'a> {
 pub(super) async fn add(
     node: &Arc<Node>,
     id: &str,
-    network: Network,
+    network: NetworkRecord,
     spans: Recorder,
 ) -> Result<CniResult, Error> {
     let (node, id) = (node.clone(), id.to_owned());
@@ -126,7 +126,7 @@ pub(super) async fn add(
 
 /// DEL with the conflist of ADD, then the namespace. Idempotent; the namespace goes even when a
 /// plugin fails, and the plugin's error is kept.
-pub(crate) async fn remove(node: &Arc<Node>, id: &str, network: Network) -> Result<(), Error> {
+pub(crate) async fn remove(node: &Arc<Node>, id: &str, network: NetworkRecord) -> Result<(), Error> {
     let (node, id) = (node.clone(), id.to_owned());
     let job = move || {
         let dirs = node.cni_dirs(network.external);
@@ -153,7 +153,7 @@ pub(super) fn remove_idle(node: &Node) -> Result<(), Error> {
 pub(crate) fn collect(node: &Node) -> Result<(), Vec<Error>> {
     let dirs = node.cni_dirs(node.config.prefer_external_cni);
     let cached = chain::cached_attachments(&dirs).map_err(|error| vec![Error::Network(error)])?;
-    let records: Vec<(String, Network)> = node
+    let records: Vec<(String, NetworkRecord)> = node
         .store
         .sandboxes()
         .iter()
@@ -173,7 +173,7 @@ pub(crate) fn collect(node: &Node) -> Result<(), Vec<Error>> {
     let errors: Vec<Error> = lists
         .values()
         .filter_map(|list| {
-            let of_list = |(_, network): &&(String, Network)| network.conflist.name() == list.name();
+            let of_list = |(_, network): &&(String, NetworkRecord)| network.conflist.name() == list.name();
             let valid: Vec<ValidAttachment> = records
                 .iter()
                 .filter(of_list)

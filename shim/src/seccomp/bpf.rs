@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use super::profile::{BAD_ABI, Compare, Error, Operator, Policy, Rule, Section, TOO_NEW};
+use super::profile::{BAD_ABI, Compare, Error, Operator, Policy, SeccompRule, Section, TOO_NEW};
 use super::syscalls::{Abi, X32_BIT};
 
 const LOAD: u16 = 0x20;
@@ -37,12 +37,12 @@ type InstructionIndex = usize;
 
 /// Instructions in reverse.
 #[derive(Debug, Default)]
-struct Writer {
+struct BpfWriter {
     code: Vec<Instruction>,
     returns: HashMap<u32, InstructionIndex>,
 }
 
-impl Writer {
+impl BpfWriter {
     fn push(&mut self, code: u16, operand: u32, if_true: u8, if_false: u8) -> InstructionIndex {
         self.code.push(Instruction { code, if_true, if_false, operand });
         self.code.len() - 1
@@ -149,7 +149,7 @@ impl Writer {
     }
 
     /// Rules in order, then `default`.
-    fn rules(&mut self, rules: &[Rule], default: u32) -> InstructionIndex {
+    fn rules(&mut self, rules: &[SeccompRule], default: u32) -> InstructionIndex {
         // What follows an unconditional rule is never reached.
         let reached = rules.iter().position(|rule| rule.conditions.is_empty());
         let (conditional, last) = match reached {
@@ -219,7 +219,7 @@ impl Writer {
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum FilterAction<'a> {
     Give(u32),
-    Rules(&'a [Rule]),
+    Rules(&'a [SeccompRule]),
 }
 
 struct Leaf<'a> {
@@ -247,7 +247,7 @@ fn halves(value: u64) -> (u32, u32) {
 /// # Errors
 /// When it is longer than the kernel takes.
 pub(super) fn compile(policy: &Policy) -> Result<Vec<u8>, Error> {
-    let mut writer = Writer::default();
+    let mut writer = BpfWriter::default();
     let mut starts: Vec<(Abi, InstructionIndex)> = Vec::new();
     for section in &policy.sections {
         let index = writer.section(section, policy.default);

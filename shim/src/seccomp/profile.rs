@@ -137,7 +137,7 @@ pub(super) struct Compare {
 
 /// One alternative for a call: all conditions hold → the action.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Rule {
+pub(super) struct SeccompRule {
     pub(super) conditions: Vec<Compare>,
     pub(super) action: u32,
 }
@@ -147,7 +147,7 @@ pub(super) struct Rule {
 pub(super) struct Section {
     pub(super) abi: Abi,
     /// By number; tried in order, the default action last.
-    pub(super) calls: BTreeMap<u32, Vec<Rule>>,
+    pub(super) calls: BTreeMap<u32, Vec<SeccompRule>>,
     /// Numbers above this are newer than the profile and answer ENOSYS, so that a new libc falls back
     /// to what it used before (runc#2750). None: they meet with the default action.
     pub(super) newest: Option<u32>,
@@ -306,7 +306,7 @@ impl Profile {
 impl SyscallRule {
     /// Conditions on different arguments must all hold; when one argument has several, each condition is
     /// an alternative by itself (runc has it so, and profiles rely on it).
-    fn rules(&self, name: &str, action: u32) -> Result<Vec<Rule>, Error> {
+    fn rules(&self, name: &str, action: u32) -> Result<Vec<SeccompRule>, Error> {
         let compare = |arg: &Arg| -> Result<Compare, Error> {
             if arg.index > 5 {
                 return Err(Error::Argument(name.to_owned(), arg.index));
@@ -318,15 +318,18 @@ impl SyscallRule {
         let conditions: Vec<Compare> = self.args.iter().flatten().map(compare).collect::<Result<_, _>>()?;
         let repeated = (0..6).any(|index| conditions.iter().filter(|c| c.index == index).count() > 1);
         Ok(if repeated {
-            conditions.into_iter().map(|condition| Rule { conditions: vec![condition], action }).collect()
+            conditions
+                .into_iter()
+                .map(|condition| SeccompRule { conditions: vec![condition], action })
+                .collect()
         } else {
-            vec![Rule { conditions, action }]
+            vec![SeccompRule { conditions, action }]
         })
     }
 }
 
 impl Section {
-    fn add(&mut self, name: &str, rules: &[Rule], default: u32) {
+    fn add(&mut self, name: &str, rules: &[SeccompRule], default: u32) {
         // A name that this ABI, or this table, does not have: nothing to filter.
         let Some(number) = self.abi.number(name) else { return };
         self.newest = self.newest.max(Some(number));

@@ -89,7 +89,7 @@ fn walk(path: &str, attribute: &str, label: &str) -> Result<(), Error> {
     if NODES_OWN.contains(&if own.is_empty() { "/" } else { own }) {
         return Err(Error::NodesOwn { path: path.to_owned(), label: label.to_owned() });
     }
-    let walk = Walk { path, attribute, label };
+    let walk = RelabelWalk { path, attribute, label };
     let mut open_folders: Vec<Dir> = walk.folder(CWD, Path::new(path))?.into_iter().collect();
     while let Some(folder) = open_folders.last_mut() {
         let Some(entry) = folder.read() else {
@@ -116,13 +116,13 @@ fn walk(path: &str, attribute: &str, label: &str) -> Result<(), Error> {
     walk.set(Path::new(path)).map(drop)
 }
 
-struct Walk<'a> {
+struct RelabelWalk<'a> {
     path: &'a str,
     attribute: &'a str,
     label: &'a str,
 }
 
-impl Walk<'_> {
+impl RelabelWalk<'_> {
     fn error(&self, at: &Path, errno: Errno) -> Error {
         Error::Set {
             path: self.path.to_owned(),

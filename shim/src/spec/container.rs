@@ -189,7 +189,7 @@ impl CheckedContainer {
         &self,
         config: &cri::ContainerConfig,
         image: &ImageConfig,
-        user: &super::user::User,
+        user: &super::user::ProcessUser,
         sandbox: &SandboxRecord,
     ) -> Result<StartContainer, Error> {
         let security = &self.security;

@@ -2,7 +2,7 @@
 //! `spec::container`, `sandbox::run` and the calls that name an image.
 
 use super::Error;
-use crate::config::handlers::{Handler, Handlers};
+use crate::config::handlers::{HandlerConfig, Handlers};
 
 /// The handler of a request; None for the default one, which has no name.
 ///
@@ -12,7 +12,7 @@ pub(crate) fn of<'a>(
     known: &'a Handlers,
     field: &'static str,
     name: &str,
-) -> Result<Option<&'a Handler>, Error> {
+) -> Result<Option<&'a HandlerConfig>, Error> {
     match known.get(name) {
         None if name.is_empty() => Ok(None),
         None => Err(Error::Invalid {

@@ -4,14 +4,14 @@ use gantry_proto::cri;
 use gantry_proto::cri::security_profile::ProfileType;
 
 use super::Error;
-use crate::config::Config;
+use crate::config::RuntimeConfig;
 use crate::seccomp::SeccompChoice;
 
 const SECCOMP: &str = "security_context.seccomp";
 
 /// The profile behind the configuration's `unset_seccomp_profile`, or behind the handler's in its place. The runtime's
 /// start has checked both.
-pub(crate) fn unset_seccomp_profile(config: &Config, of_handler: Option<&str>) -> SeccompChoice {
+pub(crate) fn unset_seccomp_profile(config: &RuntimeConfig, of_handler: Option<&str>) -> SeccompChoice {
     seccomp_by_name("unset_seccomp_profile", of_handler.unwrap_or(&config.unset_seccomp_profile))
         .unwrap_or(SeccompChoice::RuntimeDefault)
 }

@@ -31,7 +31,7 @@ pub(crate) struct UserRequest<'a> {
 
 /// Who it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct User {
+pub(crate) struct ProcessUser {
     /// User id.
     pub uid: u32,
     /// Group id.
@@ -113,7 +113,7 @@ fn number(value: i64, field: &'static str) -> Result<u32, Error> {
 ///
 /// # Errors
 /// A name that the image does not have, a group without a user, or more groups than a process can have.
-pub(crate) fn resolve(wanted: &UserRequest<'_>, accounts: &Accounts) -> Result<User, Error> {
+pub(crate) fn resolve(wanted: &UserRequest<'_>, accounts: &Accounts) -> Result<ProcessUser, Error> {
     let (user, group) = match (wanted.uid, wanted.name, wanted.image) {
         (Some(uid), _, _) => (number(uid, "run_as_user")?.to_string(), None),
         (None, name, _) if !name.is_empty() => (name.to_owned(), None),
@@ -163,7 +163,7 @@ pub(crate) fn resolve(wanted: &UserRequest<'_>, accounts: &Accounts) -> Result<U
     if all.len() > MAX_GROUPS {
         return Err(Error::TooMany { what: "groups of the user", count: all.len(), most: MAX_GROUPS });
     }
-    Ok(User { uid, gid, groups: all, home: home.to_owned() })
+    Ok(ProcessUser { uid, gid, groups: all, home: home.to_owned() })
 }
 
 #[cfg(test)]
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn a_name_brings_its_group_its_groups_and_its_home() {
         let user = resolve(&UserRequest { image: "web", ..UserRequest::default() }, &accounts()).unwrap();
-        assert_eq!(user, User { uid: 101, gid: 102, groups: vec![50, 102], home: "/srv".into() });
+        assert_eq!(user, ProcessUser { uid: 101, gid: 102, groups: vec![50, 102], home: "/srv".into() });
         let strict = resolve(
             &UserRequest { image: "web", strict: true, supplemental: &[7], ..UserRequest::default() },
             &accounts(),

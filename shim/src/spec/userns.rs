@@ -99,7 +99,7 @@ pub(crate) fn check_same(
 ///
 /// # Errors
 /// The number that is not.
-pub(crate) fn check_user(user: &super::user::User, pod: Option<&UserMapping>) -> Result<(), Error> {
+pub(crate) fn check_user(user: &super::user::ProcessUser, pod: Option<&UserMapping>) -> Result<(), Error> {
     let Some(pod) = pod else { return Ok(()) };
     let unmapped = |kind: &str, id: u32| {
         Error::Users(format!("{kind} {id} of the container cannot be mapped to one of the node"))
@@ -215,7 +215,7 @@ mod tests {
         let pod = parse(Some(&all)).unwrap();
         assert!(check_same(pod.as_ref(), pod.as_ref()).is_ok());
         assert!(check_same(pod.as_ref(), None).is_err() && check_same(None, pod.as_ref()).is_err());
-        let user = |uid, gid, groups: &[u32]| crate::spec::user::User {
+        let user = |uid, gid, groups: &[u32]| crate::spec::user::ProcessUser {
             uid,
             gid,
             groups: groups.to_vec(),

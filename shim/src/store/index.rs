@@ -11,14 +11,14 @@ const POD_UID: &str = "io.kubernetes.pod.uid";
 
 /// What several objects have in common. It never changes while they are there.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Group {
+pub(crate) enum IndexKey {
     /// The value of the pod's label.
     Pod(String),
     /// The whole id.
     Sandbox(String),
 }
 
-impl Group {
+impl IndexKey {
     /// What the labels say, of an object or of a filter.
     pub(crate) fn of_labels(labels: &BTreeMap<String, String>) -> Option<Self> {
         labels.get(POD_UID).map(|uid| Self::Pod(uid.clone()))
@@ -32,7 +32,7 @@ pub(crate) trait Indexed {
     /// 64 hex digits.
     fn id(&self) -> &str;
     /// All that it is part of.
-    fn groups(&self) -> Vec<Group>;
+    fn groups(&self) -> Vec<IndexKey>;
 }
 
 impl Indexed for Sandbox {
@@ -42,8 +42,8 @@ impl Indexed for Sandbox {
         &self.id
     }
 
-    fn groups(&self) -> Vec<Group> {
-        Group::of_labels(&self.record().labels).into_iter().collect()
+    fn groups(&self) -> Vec<IndexKey> {
+        IndexKey::of_labels(&self.record().labels).into_iter().collect()
     }
 }
 
@@ -54,9 +54,9 @@ impl Indexed for Container {
         &self.id
     }
 
-    fn groups(&self) -> Vec<Group> {
-        let pod = Group::of_labels(&self.record().labels);
-        pod.into_iter().chain([Group::Sandbox(self.sandbox_id.clone())]).collect()
+    fn groups(&self) -> Vec<IndexKey> {
+        let pod = IndexKey::of_labels(&self.record().labels);
+        pod.into_iter().chain([IndexKey::Sandbox(self.sandbox_id.clone())]).collect()
     }
 }
 
@@ -64,7 +64,7 @@ impl Indexed for Container {
 #[derive(Debug)]
 pub(super) struct Index<T> {
     by_id: BTreeMap<String, Arc<T>>,
-    by_group: BTreeMap<Group, BTreeSet<String>>,
+    by_group: BTreeMap<IndexKey, BTreeSet<String>>,
 }
 
 impl<T> Default for Index<T> {
@@ -101,7 +101,7 @@ impl<T: Indexed> Index<T> {
     }
 
     /// By id.
-    pub(super) fn of(&self, group: &Group) -> Vec<Arc<T>> {
+    pub(super) fn of(&self, group: &IndexKey) -> Vec<Arc<T>> {
         let ids = self.by_group.get(group).into_iter().flatten();
         ids.filter_map(|id| self.by_id.get(id)).cloned().collect()
     }
@@ -134,8 +134,8 @@ mod tests {
             self.0
         }
 
-        fn groups(&self) -> Vec<Group> {
-            self.1.map(|pod| Group::Pod(pod.to_owned())).into_iter().collect()
+        fn groups(&self) -> Vec<IndexKey> {
+            self.1.map(|pod| IndexKey::Pod(pod.to_owned())).into_iter().collect()
         }
     }
 
@@ -151,14 +151,14 @@ mod tests {
         {
             index.insert(Arc::new(thing));
         }
-        let web = Group::Pod("web".to_owned());
+        let web = IndexKey::Pod("web".to_owned());
         assert_eq!(ids(&index.of(&web)), ["a", "b"]);
         assert_eq!(ids(&index.all()), ["a", "b", "c", "d"]);
         assert!(index.remove("a") && !index.remove("a"));
         assert_eq!(ids(&index.of(&web)), ["b"]);
         assert!(index.remove("b"));
         assert!(index.of(&web).is_empty() && !index.by_group.contains_key(&web));
-        assert!(index.of(&Group::Pod("none".to_owned())).is_empty());
+        assert!(index.of(&IndexKey::Pod("none".to_owned())).is_empty());
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub(crate) struct Names {
 ///     └──failed──▶ (free)
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum NameState {
     UnderWay,
     Committed,
 }
@@ -34,7 +34,7 @@ struct NameHolder {
     id: String,
     /// Fingerprint of what was asked for; empty when that is not known.
     request: String,
-    stage: Stage,
+    stage: NameState,
 }
 
 /// What became of asking for a name.
@@ -109,14 +109,14 @@ impl Names {
         match taken.get(name) {
             None => {
                 let holder =
-                    NameHolder { id: id.to_owned(), request: request.to_owned(), stage: Stage::UnderWay };
+                    NameHolder { id: id.to_owned(), request: request.to_owned(), stage: NameState::UnderWay };
                 taken.insert(name.to_owned(), holder);
                 Ok(Some(Claim::Mine(Reservation { names: self, id: id.to_owned(), committed: false })))
             }
             Some(holder) if holder.request.is_empty() || holder.request != request => {
                 Err(NameTaken { kind, name: name.to_owned(), id: holder.id.clone() })
             }
-            Some(holder) if holder.stage == Stage::Committed => Ok(Some(Claim::Done(holder.id.clone()))),
+            Some(holder) if holder.stage == NameState::Committed => Ok(Some(Claim::Done(holder.id.clone()))),
             Some(_) => Ok(None),
         }
     }
@@ -136,7 +136,8 @@ impl Names {
         if let Some(holder) = taken.get(name) {
             return Err(NameTaken { kind, name: name.to_owned(), id: holder.id.clone() });
         }
-        let holder = NameHolder { id: id.to_owned(), request: request.to_owned(), stage: Stage::Committed };
+        let holder =
+            NameHolder { id: id.to_owned(), request: request.to_owned(), stage: NameState::Committed };
         taken.insert(name.to_owned(), holder);
         Ok(())
     }
@@ -153,7 +154,7 @@ impl Reservation<'_> {
     pub(crate) fn commit(mut self) {
         self.committed = true;
         for holder in lock(&self.names.taken).values_mut().filter(|holder| holder.id == self.id) {
-            holder.stage = Stage::Committed;
+            holder.stage = NameState::Committed;
         }
         self.names.ended.notify_waiters();
     }

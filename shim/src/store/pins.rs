@@ -15,7 +15,7 @@ use super::record;
 /// whose folder is half of a later pull's.
 pub(crate) fn on_disk(folder: &Path, boot_id: &str) -> HashMap<String, Vec<String>> {
     #[derive(serde::Deserialize)]
-    struct Record {
+    struct PinRecord {
         id: String,
         boot_id: String,
         #[serde(default)]
@@ -23,7 +23,7 @@ pub(crate) fn on_disk(folder: &Path, boot_id: &str) -> HashMap<String, Vec<Strin
     }
     let read = |entry: std::fs::DirEntry| -> Option<(String, Vec<String>)> {
         let text = std::fs::read(entry.path().join(record::FILE)).ok()?;
-        let record: Record = serde_json::from_slice(&text).ok()?;
+        let record: PinRecord = serde_json::from_slice(&text).ok()?;
         (record.boot_id == boot_id).then_some((record.id, record.layers))
     };
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();

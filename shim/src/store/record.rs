@@ -135,7 +135,7 @@ impl Users {
 
 /// The pod network as it was made; what DEL needs is here, not in today's files (runtime-traps 7.2).
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Network {
+pub(crate) struct NetworkRecord {
     /// The bind-mounted namespace.
     pub netns: PathBuf,
     /// Conflist used for ADD.
@@ -225,7 +225,7 @@ pub(crate) struct SandboxRecord {
     /// Unix nanoseconds.
     pub created_at: i64,
     /// None with the host's network.
-    pub network: Option<Network>,
+    pub network: Option<NetworkRecord>,
     /// Set once it runs.
     pub monitor: Option<Process>,
     /// Set once it runs.

@@ -147,11 +147,11 @@ async fn to_websocket(mut from_command: mpsc::Receiver<Out>, outgoing: mpsc::Sen
 /// The streams a SPDY client has opened.
 #[derive(Default)]
 struct SpdyStreams {
-    stdin: Option<spdy::Stream>,
-    stdout: Option<spdy::Stream>,
-    stderr: Option<spdy::Stream>,
-    error: Option<spdy::Stream>,
-    resize: Option<spdy::Stream>,
+    stdin: Option<spdy::SpdyStream>,
+    stdout: Option<spdy::SpdyStream>,
+    stderr: Option<spdy::SpdyStream>,
+    error: Option<spdy::SpdyStream>,
+    resize: Option<spdy::SpdyStream>,
 }
 
 impl SpdyStreams {
@@ -160,7 +160,7 @@ impl SpdyStreams {
     }
 
     /// Whether the stream is one that is wanted and not there yet.
-    fn add(&mut self, stream: spdy::Stream) -> Result<(), spdy::Stream> {
+    fn add(&mut self, stream: spdy::SpdyStream) -> Result<(), spdy::SpdyStream> {
         let slot = match stream.headers.get("streamtype") {
             Some("stdin") => &mut self.stdin,
             Some("stdout") => &mut self.stdout,
@@ -222,7 +222,7 @@ async fn collect(connection: &mut spdy::Connection, expected: usize) -> io::Resu
     Ok(opened)
 }
 
-async fn resize_from(mut stream: spdy::Stream, resize: mpsc::Sender<Size>) {
+async fn resize_from(mut stream: spdy::SpdyStream, resize: mpsc::Sender<Size>) {
     let mut sizes = Sizes::default();
     while let Some(bytes) = stream.incoming.recv().await {
         for size in sizes.feed(&bytes) {

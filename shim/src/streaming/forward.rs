@@ -18,7 +18,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 use super::hangup::HangUp;
 use super::spdy;
-use super::spdy::connection::{Role, Writer};
+use super::spdy::connection::{Role, StreamWriter};
 use super::ws::channels::{self, Codec, Incoming};
 use crate::error::Error;
 use crate::node::Node;
@@ -139,8 +139,8 @@ fn all_ports_of(named: &[i32], query: &str) -> Result<Vec<u16>, String> {
 
 /// The client's half that has come first.
 struct PendingPair {
-    data: Option<spdy::Stream>,
-    error: Option<spdy::Stream>,
+    data: Option<spdy::SpdyStream>,
+    error: Option<spdy::SpdyStream>,
     since: tokio::time::Instant,
 }
 
@@ -200,7 +200,7 @@ async fn expire(halves: &mut BTreeMap<String, PendingPair>) {
 
 /// Port, request and kind of a stream. Without a request id, an old client's error stream comes first
 /// and its data stream has the next number, as upstream guesses.
-fn purpose(stream: &spdy::Stream) -> Option<(u16, String, bool)> {
+fn purpose(stream: &spdy::SpdyStream) -> Option<(u16, String, bool)> {
     let port = stream.headers.get("port")?.parse().ok().filter(|port| *port > 0)?;
     let is_data = match stream.headers.get("streamtype")? {
         "data" => true,
@@ -214,8 +214,8 @@ fn purpose(stream: &spdy::Stream) -> Option<(u16, String, bool)> {
     Some((port, request, is_data))
 }
 
-async fn forward_pair(target: ForwardTarget, port: u16, data: spdy::Stream, error: spdy::Stream) {
-    let spdy::Stream { incoming, writer, .. } = data;
+async fn forward_pair(target: ForwardTarget, port: u16, data: spdy::SpdyStream, error: spdy::SpdyStream) {
+    let spdy::SpdyStream { incoming, writer, .. } = data;
     let connected = tokio::select! {
         connected = target.connect(port) => connected,
         // Not used after this: the client has given up.
@@ -253,7 +253,7 @@ fn error_message(target: &ForwardTarget, port: u16, why: &str) -> String {
 
 /// The way back to the client.
 enum ClientWriter {
-    Spdy(Writer),
+    Spdy(StreamWriter),
     Channel(u8, mpsc::Sender<(u8, Bytes)>),
 }
 

@@ -15,7 +15,7 @@ use super::hangup::HangUp;
 use super::spdy::dictionary::DICTIONARY;
 use super::spdy::frame::{Decoder, Encoder, Frame};
 use super::ws::channels::{Codec, Incoming, start};
-use super::ws::{Opcode, Reader, encode};
+use super::ws::{MessageReader, Opcode, encode};
 
 const SYN_STREAM: u8 = 1;
 const SYN_REPLY: u8 = 2;
@@ -215,7 +215,7 @@ type Messages = (Vec<(Opcode, BytesMut)>, Option<String>);
 
 /// Messages until the bytes or their sense end.
 fn messages(bytes: &[u8], step: usize, masked: bool) -> Messages {
-    let mut reader = Reader::new(ByteChunks { bytes, step }, masked);
+    let mut reader = MessageReader::new(ByteChunks { bytes, step }, masked);
     let mut all = Vec::new();
     loop {
         // Bytes are always there, so that nothing is ever waited for.

@@ -1,6 +1,6 @@
 //! The streaming server's HTTP: token, protocol, upgrade. Owns the connections until they are upgraded;
 //! answers what is wrong with a request in upstream's codes and headers. Started by
-//! `streaming::Server`.
+//! `StreamingServer`.
 
 #![expect(clippy::disallowed_methods, reason = "a connection is one task, which pending_connections may end")]
 
@@ -22,7 +22,7 @@ use super::forward::{self, ForwardTarget};
 use super::hangup::HangUp;
 use super::idle::{self, Activity, ActivityTracked};
 use super::pending_connections::{Admission, PendingConnections};
-use super::session::{self, Command};
+use super::session::{self, SessionCommand};
 use super::token::{Tokens, Waiting};
 use super::ws::{accept_key, tunnel};
 use crate::node::Node;
@@ -144,7 +144,7 @@ fn answer(
 /// What is to be done once the connection is upgraded.
 #[derive(Debug)]
 enum UpgradedWork {
-    Command(Command),
+    Command(SessionCommand),
     Forward(ForwardTarget, Vec<u16>),
 }
 
@@ -162,8 +162,8 @@ fn prepare<B>(
     let waiting = tokens.take(token, Instant::now()).ok_or_else(not_found)?;
     let headers = request.headers();
     match (method, waiting) {
-        ("exec", Waiting::Exec(exec)) => command_work(headers, Command::Exec(exec)),
-        ("attach", Waiting::Attach(attach)) => command_work(headers, Command::Attach(attach)),
+        ("exec", Waiting::Exec(exec)) => command_work(headers, SessionCommand::Exec(exec)),
+        ("attach", Waiting::Attach(attach)) => command_work(headers, SessionCommand::Attach(attach)),
         ("portforward", Waiting::PortForward(forward)) => {
             let target = ForwardTarget::of(node, &forward.pod_sandbox_id)
                 .map_err(|error| HttpRefusal::new(StatusCode::INTERNAL_SERVER_ERROR, chain(&error)))?;
@@ -188,7 +188,10 @@ fn prepare<B>(
     }
 }
 
-fn command_work(headers: &HeaderMap, command: Command) -> Result<(Upgrade, UpgradedWork), HttpRefusal> {
+fn command_work(
+    headers: &HeaderMap,
+    command: SessionCommand,
+) -> Result<(Upgrade, UpgradedWork), HttpRefusal> {
     let agreed = if is_websocket(headers) {
         websocket(headers, &command::WS_PROTOCOLS)?
     } else {

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::status::{Outcome, Style};
+use super::status::{SessionOutcome, Style};
 use crate::attach;
 use crate::error::Error;
 use crate::exec::terminal::{Size, Terminal};
@@ -65,12 +65,12 @@ pub(crate) struct Session {
 
 /// What a session is about.
 #[derive(Debug, Clone)]
-pub(crate) enum Command {
+pub(crate) enum SessionCommand {
     Exec(cri::ExecRequest),
     Attach(cri::AttachRequest),
 }
 
-impl Command {
+impl SessionCommand {
     pub(crate) fn streams(&self) -> Streams {
         match self {
             Self::Exec(cri::ExecRequest { stdin, stdout, stderr, tty, .. })
@@ -82,19 +82,19 @@ impl Command {
 }
 
 /// Runs the command over the session, to its end or the client's.
-pub(crate) async fn run(node: Arc<Node>, command: Command, session: Session) {
+pub(crate) async fn run(node: Arc<Node>, command: SessionCommand, session: Session) {
     let (out, style) = (session.out.clone(), session.style);
     let result = match command {
-        Command::Exec(request) => run_exec(&node, request, session)
+        SessionCommand::Exec(request) => run_exec(&node, request, session)
             .await
             .map_err(|error| format!("error executing command in container: {}", chain(&error))),
-        Command::Attach(request) => run_attach(&node, request, session)
+        SessionCommand::Attach(request) => run_attach(&node, request, session)
             .await
             .map_err(|error| format!("error attaching to container: {}", chain(&error))),
     };
     let outcome = result.unwrap_or_else(|why| {
         tracing::warn!("{why}");
-        Outcome::Failed(why)
+        SessionOutcome::Failed(why)
     });
     let bytes = outcome.bytes(style);
     // A client that is gone wants no status.
@@ -106,7 +106,11 @@ pub(crate) async fn run(node: Arc<Node>, command: Command, session: Session) {
     }
 }
 
-async fn run_exec(node: &Arc<Node>, request: cri::ExecRequest, session: Session) -> Result<Outcome, Error> {
+async fn run_exec(
+    node: &Arc<Node>,
+    request: cri::ExecRequest,
+    session: Session,
+) -> Result<SessionOutcome, Error> {
     let container = node.store.container(&request.container_id)?;
     let cri::ExecRequest { cmd, tty, stdin, stdout, stderr, .. } = request;
     let mut running = exec::spawn(node, &container, ExecRequest { cmd, tty, stdin, stdout, stderr }).await?;
@@ -144,8 +148,8 @@ async fn run_exec(node: &Arc<Node>, request: cri::ExecRequest, session: Session)
     let _ = end.send(true);
     all(output).await;
     Ok(match code? {
-        0 => Outcome::Success,
-        code => Outcome::Exit(code),
+        0 => SessionOutcome::Success,
+        code => SessionOutcome::Exit(code),
     })
 }
 
@@ -153,7 +157,7 @@ async fn run_attach(
     node: &Arc<Node>,
     request: cri::AttachRequest,
     session: Session,
-) -> Result<Outcome, Error> {
+) -> Result<SessionOutcome, Error> {
     let container = node.store.container(&request.container_id)?;
     let mut attached = attach::attach(node, &container, &request).await?;
     let Session { stdin: input, resize, out, .. } = session;
@@ -184,7 +188,7 @@ async fn run_attach(
     input.abort();
     match attached.was_dropped().await {
         true => Err(Error::AttachTooSlow(container.id.clone())),
-        false => Ok(Outcome::Success),
+        false => Ok(SessionOutcome::Success),
     }
 }
 

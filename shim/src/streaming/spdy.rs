@@ -11,5 +11,5 @@ pub mod frame;
 mod headers;
 mod receive_budget;
 
-pub use connection::{Connection, Handle, Stream};
+pub use connection::{Connection, Handle, SpdyStream};
 pub use headers::Headers;

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 /// How a session ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum SessionOutcome {
     /// Code 0, or an attach that ended.
     Success,
     /// Another exit code.
@@ -52,7 +52,7 @@ fn is_zero(number: &i32) -> bool {
     *number == 0
 }
 
-impl Outcome {
+impl SessionOutcome {
     /// What goes into the error channel.
     pub(crate) fn bytes(&self, style: Style) -> Vec<u8> {
         let message = match self {
@@ -84,18 +84,18 @@ mod tests {
 
     #[test]
     fn the_words_are_upstreams() {
-        let text = |outcome: Outcome, style| String::from_utf8(outcome.bytes(style)).unwrap();
+        let text = |outcome: SessionOutcome, style| String::from_utf8(outcome.bytes(style)).unwrap();
         // As k8s.io/cri-streaming v0.36.3 marshals its streamStatus.
-        assert_eq!(text(Outcome::Success, Style::Json), r#"{"status":"Success"}"#);
+        assert_eq!(text(SessionOutcome::Success, Style::Json), r#"{"status":"Success"}"#);
         assert_eq!(
-            text(Outcome::Exit(3), Style::Json),
+            text(SessionOutcome::Exit(3), Style::Json),
             r#"{"status":"Failure","message":"command terminated with non-zero exit code: exit status 3","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"3"}]}}"#
         );
         assert_eq!(
-            text(Outcome::Failed("error executing command in container: no".into()), Style::Json),
+            text(SessionOutcome::Failed("error executing command in container: no".into()), Style::Json),
             r#"{"status":"Failure","message":"Internal error occurred: error executing command in container: no","reason":"InternalError","code":500}"#
         );
-        assert_eq!(text(Outcome::Success, Style::Text), "");
-        assert!(text(Outcome::Exit(3), Style::Text).ends_with("exit status 3"));
+        assert_eq!(text(SessionOutcome::Success, Style::Text), "");
+        assert!(text(SessionOutcome::Exit(3), Style::Text).ends_with("exit status 3"));
     }
 }

@@ -190,14 +190,14 @@ pub fn encode_masked(opcode: Opcode, payload: &[u8]) -> io::Result<Vec<u8>> {
 
 /// Reads whole messages.
 #[derive(Debug)]
-pub struct Reader<R> {
+pub struct MessageReader<R> {
     io: R,
     buffer: BytesMut,
     masked: bool,
     parts: Option<(Opcode, BytesMut)>,
 }
 
-impl<R: AsyncRead + Unpin> Reader<R> {
+impl<R: AsyncRead + Unpin> MessageReader<R> {
     /// Of a socket after its upgrade; `masked` at the server's end.
     pub fn new(io: R, masked: bool) -> Self {
         Self { io, buffer: BytesMut::with_capacity(16 << 10), masked, parts: None }
@@ -278,7 +278,7 @@ mod tests {
         sent.extend([
             0x01, 0x82, 0, 0, 0, 0, b'a', b'b', 0x89, 0x80, 0, 0, 0, 0, 0x80, 0x81, 0, 0, 0, 0, b'c',
         ]);
-        let mut reader = Reader::new(&sent[..], true);
+        let mut reader = MessageReader::new(&sent[..], true);
         for length in [0usize, 125, 126, 65535, 65536, 100_000] {
             let (opcode, payload) = reader.next().await.unwrap().unwrap();
             assert_eq!((opcode, payload.len()), (Opcode::Binary, length));
@@ -315,7 +315,7 @@ mod tests {
                     state.to_le_bytes()[0]
                 })
                 .collect();
-            let mut reader = Reader::new(&bytes[..], true);
+            let mut reader = MessageReader::new(&bytes[..], true);
             let outcome = loop {
                 match reader.next().await {
                     Ok(Some(_)) => {}

@@ -10,14 +10,14 @@ use gantry_proto::runtime_ext::runtime_extensions_server::RuntimeExtensions;
 use tonic::{Request, Response, Streaming};
 
 use super::{RpcResult, check, list, load, pull, remove, status_of, tag};
-use crate::config::Config;
+use crate::config::RuntimeConfig;
 use gantry_image::Images;
 
 /// The images of a node, and how it is set up.
 #[derive(Debug, Clone)]
 pub(crate) struct ImageServiceOnly {
     pub(crate) images: Images,
-    pub(crate) config: Arc<Config>,
+    pub(crate) config: Arc<RuntimeConfig>,
 }
 
 #[tonic::async_trait]

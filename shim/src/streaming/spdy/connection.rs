@@ -49,7 +49,7 @@ async fn wait_over(mut watch: Over) {
 /// A connection; streams that the other side opens come out of it.
 #[derive(Debug)]
 pub struct Connection {
-    streams: mpsc::Receiver<Stream>,
+    streams: mpsc::Receiver<SpdyStream>,
     handle: Handle,
 }
 
@@ -63,7 +63,7 @@ pub struct Handle {
 
 /// One stream. Dropping it ends nothing: say how it ends.
 #[derive(Debug)]
-pub struct Stream {
+pub struct SpdyStream {
     /// Its number.
     pub id: u32,
     /// What it was opened with.
@@ -71,12 +71,12 @@ pub struct Stream {
     /// What the other side sends; ends at its half-close.
     pub incoming: mpsc::Receiver<Bytes>,
     /// The way back.
-    pub writer: Writer,
+    pub writer: StreamWriter,
 }
 
 /// The sending half of a stream.
 #[derive(Debug, Clone)]
-pub struct Writer {
+pub struct StreamWriter {
     id: u32,
     outgoing: mpsc::Sender<Frame>,
     over: Over,
@@ -86,7 +86,7 @@ pub struct Writer {
 #[derive(Debug)]
 struct Opening {
     headers: Headers,
-    answer: tokio::sync::oneshot::Sender<Stream>,
+    answer: tokio::sync::oneshot::Sender<SpdyStream>,
 }
 
 /// The reader's end of a stream.
@@ -148,7 +148,7 @@ impl Connection {
     }
 
     /// The next stream that the other side opens; None when the connection is over. Cancel-safe.
-    pub async fn next(&mut self) -> Option<Stream> {
+    pub async fn next(&mut self) -> Option<SpdyStream> {
         self.streams.recv().await
     }
 
@@ -164,7 +164,7 @@ impl Handle {
     ///
     /// # Errors
     /// When the connection is over.
-    pub async fn open(&self, headers: Headers) -> io::Result<Stream> {
+    pub async fn open(&self, headers: Headers) -> io::Result<SpdyStream> {
         let (answer, answered) = tokio::sync::oneshot::channel();
         self.opening.send(Opening { headers, answer }).await.map_err(|_| connection_closed())?;
         answered.await.map_err(|_| connection_closed())
@@ -182,7 +182,7 @@ impl Handle {
     }
 }
 
-impl Stream {
+impl SpdyStream {
     /// Tells the other side that its stream is taken.
     ///
     /// # Errors
@@ -200,7 +200,7 @@ impl Stream {
     }
 }
 
-impl Writer {
+impl StreamWriter {
     async fn send(&self, frame: Frame) -> io::Result<()> {
         self.outgoing.send(frame).await.map_err(|_| connection_closed())
     }
@@ -244,7 +244,7 @@ impl Writer {
 struct StreamReader {
     role: Role,
     outgoing: mpsc::Sender<Frame>,
-    new_streams: mpsc::Sender<Stream>,
+    new_streams: mpsc::Sender<SpdyStream>,
     open: BTreeMap<u32, OpenStream>,
     receive_budget: ReceiveBudget,
     next: u32,
@@ -325,12 +325,12 @@ impl StreamReader {
         }
     }
 
-    fn register(&mut self, id: u32, headers: Headers) -> Stream {
+    fn register(&mut self, id: u32, headers: Headers) -> SpdyStream {
         let (data, incoming) = mpsc::channel(QUEUE);
         let (end, over) = watch::channel(false);
         self.open.insert(id, OpenStream { data, over: end });
-        let writer = Writer { id, outgoing: self.outgoing.clone(), over };
-        Stream { id, headers, incoming, writer }
+        let writer = StreamWriter { id, outgoing: self.outgoing.clone(), over };
+        SpdyStream { id, headers, incoming, writer }
     }
 
     async fn new_stream(&mut self, id: u32, fin: bool, headers: Headers) {
@@ -394,7 +394,7 @@ mod tests {
         [("streamtype".to_owned(), kind.to_owned())].into_iter().collect()
     }
 
-    async fn all(stream: &mut Stream) -> Vec<u8> {
+    async fn all(stream: &mut SpdyStream) -> Vec<u8> {
         let mut bytes = Vec::new();
         while let Some(piece) = stream.incoming.recv().await {
             bytes.extend_from_slice(&piece);

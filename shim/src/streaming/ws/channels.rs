@@ -12,7 +12,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 
-use super::{Opcode, Reader, encode};
+use super::{MessageReader, Opcode, encode};
 use crate::streaming::hangup::HangUp;
 
 /// The first byte of a v5 message that half-closes the channel in the second.
@@ -88,7 +88,7 @@ async fn drive(
 ) {
     let (reader, writer) = tokio::io::split(socket);
     let (pongs, controls) = mpsc::channel(4);
-    let reading = read(Reader::new(reader, true), codec, to_us, pongs);
+    let reading = read(MessageReader::new(reader, true), codec, to_us, pongs);
     let writing = write(writer, codec, from_us, controls);
     tokio::pin!(reading, writing);
     tokio::select! {
@@ -105,7 +105,7 @@ async fn drive(
 }
 
 async fn read(
-    mut reader: Reader<impl AsyncRead + Unpin>,
+    mut reader: MessageReader<impl AsyncRead + Unpin>,
     codec: Codec,
     to_us: mpsc::Sender<Incoming>,
     pongs: mpsc::Sender<Vec<u8>>,
@@ -199,7 +199,7 @@ mod tests {
                 outgoing.send((1, Bytes::from_static(b"0123456789"))).await.unwrap();
             }
         });
-        let (mut reader, mut bytes, mut pongs) = (Reader::new(reader, false), 0, 0);
+        let (mut reader, mut bytes, mut pongs) = (MessageReader::new(reader, false), 0, 0);
         loop {
             match reader.next().await.unwrap().unwrap() {
                 (Opcode::Binary, message) => bytes += message.len() - 1,

@@ -6,7 +6,7 @@
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
 
-use super::{Opcode, Reader, encode};
+use super::{MessageReader, Opcode, encode};
 
 const BUFFER: usize = 64 << 10;
 
@@ -17,13 +17,16 @@ pub fn start(socket: impl AsyncRead + AsyncWrite + Send + 'static) -> DuplexStre
         let (reader, writer) = tokio::io::split(socket);
         let (from_inside, to_inside) = tokio::io::split(ours);
         let (closes, closed) = tokio::sync::mpsc::channel(4);
-        tokio::join!(read(Reader::new(reader, true), to_inside, closes), write(writer, from_inside, closed));
+        tokio::join!(
+            read(MessageReader::new(reader, true), to_inside, closes),
+            write(writer, from_inside, closed)
+        );
     });
     inside
 }
 
 async fn read(
-    mut reader: Reader<impl AsyncRead + Unpin>,
+    mut reader: MessageReader<impl AsyncRead + Unpin>,
     mut to_inside: impl AsyncWrite + Unpin,
     controls: tokio::sync::mpsc::Sender<Vec<u8>>,
 ) {
