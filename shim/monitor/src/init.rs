@@ -48,12 +48,12 @@ pub enum Progress<'a> {
 }
 
 /// Names the step a kernel error belongs to.
-pub(crate) trait Step<T> {
+pub(crate) trait StepContext<T> {
     /// Attaches `what`.
     fn step(self, what: impl FnOnce() -> String) -> Result<T, StepError>;
 }
 
-impl<T, E: Into<io::Error>> Step<T> for Result<T, E> {
+impl<T, E: Into<io::Error>> StepContext<T> for Result<T, E> {
     fn step(self, what: impl FnOnce() -> String) -> Result<T, StepError> {
         self.map_err(|error| StepError { what: what(), source: error.into() })
     }

@@ -24,7 +24,7 @@ pub use spawn::start_time_ticks;
 
 /// Parsed command line of the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
+pub struct MonitorOptions {
     /// Cgroup folders the monitor moves itself into: one per v1 hierarchy, or one on v2.
     pub cgroups: Vec<String>,
     /// oom_score_adj of the monitor.
@@ -54,7 +54,7 @@ impl From<crate::init::StepError> for Error {
     }
 }
 
-impl Options {
+impl MonitorOptions {
     /// Reads `--cgroup PATH` (repeated) and `--oom-score-adj N`.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use gantry_proto::monitor::{HookStage, Hooks};
 use super::{bundle, read_planned_start};
 use crate::error::Error;
 use crate::store::Container;
-use gantry_monitor::init::hooks::{self, State};
+use gantry_monitor::init::hooks::{self, HookState};
 
 /// Files beside the bundle's configuration, made before each: whoever finds one after an end of the runtime knows
 /// that hooks have begun.
@@ -46,7 +46,7 @@ pub(super) async fn poststart(
             let through = folder.join(STARTED).exists();
             return if through { Ok(()) } else { Err(Error::HooksInterrupted) };
         }
-        let state = State { id: &owned.id, status: "running", pid };
+        let state = HookState { id: &owned.id, status: "running", pid };
         hooks::run(&told, HookStage::HookPoststart, state, &hooks::default_env(), None)?;
         first(&folder, STARTED).map_err(wrap)?;
         failpoint!("start.poststart"?);
@@ -82,7 +82,7 @@ pub(crate) fn poststop(container: &Arc<Container>) {
             // They have been run by the OCI runtime that made the container.
             return Ok(());
         }
-        let state = State { id: &container.id, status: "stopped", pid: 0 };
+        let state = HookState { id: &container.id, status: "stopped", pid: 0 };
         let told = start.hooks.unwrap_or_default();
         hooks::run(&told, HookStage::HookPoststop, state, &hooks::default_env(), None)
             .map_err(|error| error.to_string())

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use gantry_monitor::init::probe;
-use gantry_monitor::monitor::{Error, Options, run};
+use gantry_monitor::monitor::{Error, MonitorOptions, run};
 
 #[expect(clippy::print_stderr, reason = "descriptor 2 is the monitor's own log")]
 fn main() -> ExitCode {
@@ -12,7 +12,7 @@ fn main() -> ExitCode {
         [flag, layers, scratch] if flag == "--probe-user-namespaces" => {
             probe::user_namespaces(layers, scratch).map_err(Error::from)
         }
-        _ => Options::parse(arguments).and_then(|options| run(&options)),
+        _ => MonitorOptions::parse(arguments).and_then(|options| run(&options)),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };
     match &error {

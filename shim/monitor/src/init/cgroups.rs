@@ -12,7 +12,7 @@ use rustix::fs::ResolveFlags;
 use rustix::mount::{MountAttrFlags, MountPropagationFlags};
 
 use super::mounts::{PROTECTED, attach, copy_tree, new_filesystem, target};
-use super::{Step, StepError};
+use super::{StepContext, StepError};
 use gantry_sys as sys;
 
 /// As containerd has it:

@@ -8,7 +8,7 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::pty::OpenptFlags;
 
 use super::program::Streams;
-use super::{Step, StepError, mounts, refuse};
+use super::{StepContext, StepError, mounts, refuse};
 use crate::descriptors;
 
 /// What the child needs for its terminal.

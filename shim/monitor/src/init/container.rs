@@ -13,7 +13,7 @@ use rustix::thread::LinkNameSpaceType;
 use super::program::{self, Streams};
 use super::users::{self, UsernsEntry};
 use super::{
-    Progress, Step, StepError, cgroups, console, dev, hooks, identity, images, mounts, refuse, rootfs,
+    Progress, StepContext, StepError, cgroups, console, dev, hooks, identity, images, mounts, refuse, rootfs,
 };
 
 /// Namespaces of the sandbox that the container joins; None is the host's.

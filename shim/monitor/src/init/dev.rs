@@ -12,7 +12,7 @@ use rustix::mount::MountAttrFlags;
 
 use super::mounts::{attach, copy_tree, new_filesystem, target};
 use super::users::UsernsEntry;
-use super::{Step, StepError, lsm, refuse};
+use super::{StepContext, StepError, lsm, refuse};
 
 const NODES: [(&str, u32, u32); 6] =
     [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use gantry_proto::monitor::{Mount, Tmpfs};
 use rustix::mount::MountAttrFlags;
 
-use super::{Step, StepError, mounts};
+use super::{StepContext, StepError, mounts};
 use gantry_sys as sys;
 
 /// What is mounted: a copy of the host's tree, or a new tmpfs.

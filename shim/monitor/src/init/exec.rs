@@ -13,7 +13,7 @@ use rustix::process::DumpableBehavior;
 use rustix::thread::ThreadNameSpaceType;
 
 use super::program::{self, Streams};
-use super::{Progress, Step, StepError, identity, reset, users};
+use super::{Progress, StepContext, StepError, identity, reset, users};
 
 /// All but the pid namespace, which the child was born into, and the user namespace, which may be the
 /// node's.

@@ -24,7 +24,7 @@ use rustix::process::{Pid, Signal, WaitOptions};
 
 use super::container::{JoinedNamespaces, shared_memory};
 use super::program::Streams;
-use super::{Progress, Step, StepError, images, mounts, pid, refuse, reset, rootfs, users};
+use super::{Progress, StepContext, StepError, images, mounts, pid, refuse, reset, rootfs, users};
 use crate::descriptors;
 use gantry_sys as sys;
 use gantry_sys::clone::{CloneArgs, Cloned};

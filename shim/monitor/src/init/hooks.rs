@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::MemfdFlags;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use super::{Step, StepError, refuse};
+use super::{StepContext, StepError, refuse};
 
 /// Of the specification that the state follows.
 const OCI_VERSION: &str = "1.3.0";
@@ -50,7 +50,7 @@ impl From<Error> for StepError {
 
 /// What hooks are told of the container.
 #[derive(Debug, Clone, Copy)]
-pub struct State<'a> {
+pub struct HookState<'a> {
     /// The container's.
     pub id: &'a str,
     /// As the specification words it.
@@ -59,7 +59,7 @@ pub struct State<'a> {
     pub pid: i32,
 }
 
-impl State<'_> {
+impl HookState<'_> {
     fn json(&self, hooks: &Hooks) -> Vec<u8> {
         let mut state = serde_json::json!({
             "ociVersion": OCI_VERSION,
@@ -100,7 +100,7 @@ pub fn any(hooks: Option<&Hooks>, stages: &[HookStage]) -> bool {
 pub fn run(
     hooks: &Hooks,
     stage: HookStage,
-    state: State<'_>,
+    state: HookState<'_>,
     env: &[Vec<u8>],
     cancel: Option<BorrowedFd<'_>>,
 ) -> Result<(), Error> {
@@ -296,7 +296,7 @@ fn as_own(
     gantry_sys::signal::reset_all();
     let pid = rustix::process::getpid().as_raw_nonzero().get();
     let umask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    let ran = run(hooks, stage, State { id: &start.id, status, pid }, env, None);
+    let ran = run(hooks, stage, HookState { id: &start.id, status, pid }, env, None);
     rustix::process::umask(umask);
     Ok(ran?)
 }
@@ -334,7 +334,7 @@ pub fn serve_hooks(start: &StartContainer, pid: i32, socket: &OwnedFd) {
     }
     gantry_sys::signal::reset_all();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    let state = State { id: &start.id, status: "creating", pid };
+    let state = HookState { id: &start.id, status: "creating", pid };
     let ran = [HookStage::HookPrestart, HookStage::HookCreateRuntime]
         .into_iter()
         .try_for_each(|stage| run(hooks, stage, state, &[DEFAULT_PATH.to_vec()], Some(socket.as_fd())));

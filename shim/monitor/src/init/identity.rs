@@ -9,7 +9,7 @@ use gantry_proto::monitor::{Capabilities, Rlimit, StartContainer};
 use rustix::process::{Gid, Resource, Uid};
 use rustix::thread::{CapabilitiesSecureBits, CapabilitySet, CapabilitySets};
 
-use super::{Step, StepError, refuse};
+use super::{StepContext, StepError, refuse};
 use gantry_sys as sys;
 
 /// Writes oom_score_adj. Without CAP_SYS_RESOURCE it can't go below where it stands: then it stays,

@@ -8,7 +8,7 @@ use gantry_proto::monitor::{ImageTree, Mount, Rootfs};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::mount::{MountFlags, OpenTreeFlags, UnmountFlags};
 
-use super::{Progress, Step, StepError, mounts, overlay, refuse};
+use super::{Progress, StepContext, StepError, mounts, overlay, refuse};
 use crate::within;
 
 /// Puts the tree of each image beside those of the host's mounts.

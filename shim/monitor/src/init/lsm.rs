@@ -9,7 +9,7 @@ use gantry_proto::monitor::StartContainer;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::{Step, StepError, refuse};
+use super::{StepContext, StepError, refuse};
 
 /// Of the root folder of every procfs (PROC_ROOT_INO).
 const PROC_ROOT: u64 = 1;

@@ -15,7 +15,7 @@ use rustix::mount::{
 };
 
 use super::cgroups::{self, View};
-use super::{Step, StepError, edits, refuse, users};
+use super::{StepContext, StepError, edits, refuse, users};
 use crate::within;
 use gantry_sys as sys;
 

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags};
 
-use super::{Step, StepError, refuse};
+use super::{StepContext, StepError, refuse};
 
 /// Set in every mount: the kernel's defaults differ by distribution (runtime-traps 1.4).
 pub const OPTIONS: [(&str, &str); 4] =

@@ -16,7 +16,7 @@ use rustix::thread::LinkNameSpaceType;
 
 use super::container::INERT;
 use super::users::{self, UsernsEntry};
-use super::{Progress, Step, StepError, cgroups, identity, lsm, mounts, refuse, reset, rootfs};
+use super::{Progress, StepContext, StepError, cgroups, identity, lsm, mounts, refuse, reset, rootfs};
 use crate::user_mapping;
 use gantry_sys as sys;
 

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::thread::{LinkNameSpaceType, ThreadNameSpaceType};
 
-use super::{Step, StepError, refuse};
+use super::{StepContext, StepError, refuse};
 use gantry_sys::clone::{CloneArgs, Cloned, clone3};
 
 /// The pid namespace that a child is cloned into.

@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountFlags;
 
 use super::container::INERT;
-use super::{Step, StepError, mounts, overlay, rootfs, users};
+use super::{StepContext, StepError, mounts, overlay, rootfs, users};
 use gantry_sys as sys;
 
 /// Tries it all. `scratch` is any folder of the runtime's own.

@@ -11,7 +11,7 @@ use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use super::{Progress, Step, StepError, console, hooks, identity, lsm, refuse, reset};
+use super::{Progress, StepContext, StepError, console, hooks, identity, lsm, refuse, reset};
 use gantry_sys as sys;
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

@@ -4,7 +4,7 @@
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit};
 
-use super::{Step, StepError};
+use super::{StepContext, StepError};
 use gantry_sys as sys;
 
 /// Every descriptor from 3 on closes at exec; signals, scheduling, masks and limits are a fresh process's.

@@ -8,7 +8,7 @@ use gantry_proto::monitor::Rootfs;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
-use super::{Step, StepError, lsm, mounts, overlay};
+use super::{StepContext, StepError, lsm, mounts, overlay};
 use gantry_sys as sys;
 
 /// With an upper: the last unmount happens in the exit path, where a sync would stall it (P6), and an upper

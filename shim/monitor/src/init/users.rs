@@ -19,7 +19,7 @@ use rustix::thread::LinkNameSpaceType;
 
 use super::pid::{self, PidNamespace};
 use super::program::Streams;
-use super::{Progress, Step, StepError, refuse, reset};
+use super::{Progress, StepContext, StepError, refuse, reset};
 use crate::user_mapping;
 use gantry_sys as sys;
 use gantry_sys::clone::{CloneArgs, Cloned, clone3};

@@ -14,7 +14,7 @@ use super::child::{Child, Input, Phase};
 use super::event_loop::{Monitor, WatchTarget};
 use super::log::LogStream;
 use crate::descriptors;
-use crate::init::{Step, StepError, refuse};
+use crate::init::{StepContext, StepError, refuse};
 
 /// How far a reader may fall behind, beyond what its pipe holds.
 const MAX_QUEUE: usize = 1 << 20;

@@ -13,7 +13,7 @@ use gantry_proto::monitor::{CgroupTarget, Exited};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions};
 
 use super::log::{Lines, LogFile, LogStream};
-use super::report::Report;
+use super::report::ChildReport;
 use super::unclaimed_exits::UnclaimedExits;
 use crate::exit::ExitRecord;
 
@@ -26,7 +26,7 @@ pub(super) enum Phase {
     /// Cloned, setting itself up; an end before the report is read waits in `ended`.
     /// A terminal's master waits in the socket `terminal`.
     Starting {
-        report: Report,
+        report: ChildReport,
         terminal: Option<OwnedFd>,
         reply_to: (u64, u64),
         ended: Option<(i32, i64)>,
@@ -51,7 +51,7 @@ pub(super) enum Input {
 
 /// One output: a pipe, or a terminal's master.
 #[derive(Debug)]
-pub(super) struct Output {
+pub(super) struct ContainerOutput {
     pub(super) token: u64,
     pub(super) pipe: OwnedFd,
     pub(super) lines: Lines,
@@ -68,7 +68,7 @@ pub(super) struct Child {
     /// When its program ran, unix nanoseconds; 0 before.
     pub(super) started_at: i64,
     pub(super) input: Input,
-    pub(super) outputs: Vec<Output>,
+    pub(super) outputs: Vec<ContainerOutput>,
     /// A slave of the terminal, until the first process has ended: its master gives EIO whenever nobody has
     /// one open, and that is no end while the container runs.
     pub(super) terminal: Option<OwnedFd>,
@@ -175,12 +175,20 @@ impl Child {
 
     /// Reads one output once, for fairness among many, and shows `tee` what came; returns the output
     /// when it has ended.
-    pub(super) fn read(&mut self, token: u64, tee: &mut dyn FnMut(LogStream, &[u8])) -> Option<Output> {
+    pub(super) fn read(
+        &mut self,
+        token: u64,
+        tee: &mut dyn FnMut(LogStream, &[u8]),
+    ) -> Option<ContainerOutput> {
         self.read_once(token, tee).1
     }
 
     /// As `read`; the first value says whether there was anything.
-    fn read_once(&mut self, token: u64, tee: &mut dyn FnMut(LogStream, &[u8])) -> (bool, Option<Output>) {
+    fn read_once(
+        &mut self,
+        token: u64,
+        tee: &mut dyn FnMut(LogStream, &[u8]),
+    ) -> (bool, Option<ContainerOutput>) {
         let Some(index) = self.outputs.iter().position(|output| output.token == token) else {
             return (false, None);
         };
@@ -204,7 +212,7 @@ impl Child {
 
     /// Reads what is there already; bounded, because a straggler may write for ever. Returns the
     /// outputs that have ended.
-    pub(super) fn drain(&mut self, tee: &mut dyn FnMut(LogStream, &[u8])) -> Vec<Output> {
+    pub(super) fn drain(&mut self, tee: &mut dyn FnMut(LogStream, &[u8])) -> Vec<ContainerOutput> {
         let mut over = Vec::new();
         for _ in 0..64 {
             let tokens: Vec<u64> = self.outputs.iter().map(|output| output.token).collect();
@@ -269,7 +277,7 @@ impl Child {
     pub(super) fn record(&mut self) -> Option<Exited> {
         let Phase::Draining { exit_code, finished_at, oom_kills, .. } = self.phase else { return None };
         for index in 0..self.outputs.len() {
-            let Some(Output { lines, .. }) = self.outputs.get_mut(index) else { continue };
+            let Some(ContainerOutput { lines, .. }) = self.outputs.get_mut(index) else { continue };
             let (source, rest) = (lines.source(), lines.finish(finished_at));
             self.write(source, &rest);
         }
@@ -311,7 +319,7 @@ mod tests {
     fn moved_to(pid: i32) -> Child {
         let (pipe, told) = super::super::spawn::pipe().unwrap();
         super::super::report::write_progress(&told)(crate::init::Progress::Moved(pid)).unwrap();
-        let mut report = Report::new(pipe, 0);
+        let mut report = ChildReport::new(pipe, 0);
         assert!(report.read());
         let mut child = Child::new("c", "", None, LogFile::open("").unwrap());
         let deadline = Instant::now();

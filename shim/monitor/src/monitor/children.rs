@@ -10,14 +10,14 @@ use gantry_proto::monitor::{
     Exited, Failure, NamespaceMode, ReopenLog, StartContainer, StartSandbox, Started, frame, reply,
 };
 
-use super::child::{self, Child, Input, Output, Phase};
+use super::child::{self, Child, ContainerOutput, Input, Phase};
 use super::event_loop::{Monitor, WatchTarget, failure};
 use super::exec::ExecState;
 use super::log::{Lines, LogFile, LogStream};
-use super::report::Report;
+use super::report::ChildReport;
 use super::spawn::{self, ParentStreams, PodNamespaces, SpawnedChild};
 use crate::descriptors;
-use crate::init::{Step, StepError, console, refuse};
+use crate::init::{StepContext, StepError, console, refuse};
 
 /// How long after a container's end its output may still come from processes that are not dying.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -127,7 +127,7 @@ impl Monitor {
             ParentStreams::Terminal(socket) => terminal = Some(socket),
         }
         let token = self.watch(spawned.report.as_fd(), WatchTarget::Report(id.clone()))?;
-        let report = Report::new(spawned.report, token);
+        let report = ChildReport::new(spawned.report, token);
         let deadline = Instant::now() + SET_UP;
         child.phase = Phase::Starting { report, terminal, reply_to, ended: None, deadline };
         self.children.insert(id, child);
@@ -136,7 +136,7 @@ impl Monitor {
 
     fn read_from(&mut self, child: &mut Child, pipe: OwnedFd, source: LogStream) -> Result<(), StepError> {
         let token = self.watch(pipe.as_fd(), WatchTarget::Output(child.id.clone()))?;
-        child.outputs.push(Output { token, pipe, lines: Lines::new(source) });
+        child.outputs.push(ContainerOutput { token, pipe, lines: Lines::new(source) });
         Ok(())
     }
 

@@ -25,9 +25,9 @@ use super::connection::Connection;
 use super::exec::ExecState;
 use super::spawn::PodNamespaces;
 use super::unclaimed_exits::UnclaimedExits;
-use super::{Error, Options};
+use super::{Error, MonitorOptions};
 use crate::init::users::{self, HeldUserns};
-use crate::init::{Step, StepError, refuse};
+use crate::init::{StepContext, StepError, refuse};
 use gantry_sys as sys;
 
 const LISTENER: u64 = 0;
@@ -73,7 +73,7 @@ const ACCEPT_BACKOFF: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// When the monitor can't set itself up, or waiting for events fails.
-pub fn run(options: &Options) -> Result<(), Error> {
+pub fn run(options: &MonitorOptions) -> Result<(), Error> {
     // Children inherit it, so that none of them can be looked into at any moment before its program
     // runs: an exec's is in the container's pid namespace from its first instruction (CVE-2016-9962).
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
@@ -88,7 +88,7 @@ pub fn run(options: &Options) -> Result<(), Error> {
 }
 
 impl Monitor {
-    fn new(options: &Options, listener: UnixListener) -> Result<Self, Error> {
+    fn new(options: &MonitorOptions, listener: UnixListener) -> Result<Self, Error> {
         // Run from a memfd, the process would be named after a descriptor's number.
         rustix::thread::set_name(c"gantry-monitor").step(|| "set the process name".into())?;
         for folder in &options.cgroups {

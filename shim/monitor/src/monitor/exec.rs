@@ -14,10 +14,10 @@ use super::child::{self, Phase, ReapedProcess};
 use super::children::SET_UP;
 use super::event_loop::{Monitor, WatchTarget};
 use super::external;
-use super::report::Report;
+use super::report::ChildReport;
 use super::spawn;
 use super::unclaimed_exits::UnclaimedExits;
-use crate::init::{Step, StepError, refuse};
+use crate::init::{StepContext, StepError, refuse};
 
 /// How long an OCI runtime may still take to say which process is the exec's, once that is to be signalled.
 const MOVE: Duration = Duration::from_secs(5);
@@ -30,7 +30,7 @@ const MOVE: Duration = Duration::from_secs(5);
 enum ExecPhase {
     /// Setting itself up; an end before the report is read waits in `ended`.
     Starting {
-        report: Report,
+        report: ChildReport,
         request: u64,
         ended: Option<i32>,
         deadline: Instant,
@@ -171,7 +171,7 @@ impl Monitor {
         };
         let spawned = spawn::exec(request, process, (pid, pidfd), descriptors, &self.null)?;
         let token = self.watch(spawned.report.as_fd(), WatchTarget::ExecReport(request.id.clone()))?;
-        let report = Report::new(spawned.report, token);
+        let report = ChildReport::new(spawned.report, token);
         let deadline = Instant::now() + SET_UP;
         let external = process.external.as_ref().map(|external| ExternalExec {
             files: PathBuf::from(&external.bundle).join(external::file_name(request)),

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 
 use gantry_proto::monitor::Failure;
 
-use crate::init::{Progress, Step, StepError};
+use crate::init::{Progress, StepContext, StepError};
 use gantry_sys::exec::exit_now;
 
 const READY: u8 = 1;
@@ -24,13 +24,13 @@ const MAX_REPORT: usize = 1 << 20;
 
 /// The end of a report as it is being read.
 #[derive(Debug)]
-pub(super) struct Report {
+pub(super) struct ChildReport {
     pub(super) pipe: OwnedFd,
     pub(super) token: u64,
     bytes: Vec<u8>,
 }
 
-impl Report {
+impl ChildReport {
     pub(super) fn new(pipe: OwnedFd, token: u64) -> Self {
         Self { pipe, token, bytes: Vec::new() }
     }

@@ -20,7 +20,7 @@ use crate::init::container::JoinedNamespaces;
 use crate::init::pid::{self, PidNamespace};
 use crate::init::program::Streams;
 use crate::init::users::UsernsEntry;
-use crate::init::{self, Step, StepError, refuse};
+use crate::init::{self, StepContext, StepError, refuse};
 use gantry_sys as sys;
 use gantry_sys::clone::{CloneArgs, Cloned};
 

@@ -17,7 +17,7 @@ fn hooks(all: Vec<Hook>) -> Hooks {
 }
 
 fn try_run(all: Vec<Hook>, stage: HookStage) -> Result<(), String> {
-    let state = State { id: "c1", status: "creating", pid: 7 };
+    let state = HookState { id: "c1", status: "creating", pid: 7 };
     run(&hooks(all), stage, state, &default_env(), None).map_err(|error| error.to_string())
 }
 
@@ -46,7 +46,7 @@ fn a_hook_reads_the_state_and_those_of_its_stage_run_in_order() {
     assert_eq!(lines.len(), 2, "{rest}");
     assert!(lines[0].starts_with("a=b|") && lines[0].ends_with("|1|one"), "{rest}");
     assert!(lines[1].starts_with("/usr/local/sbin:"), "{rest}");
-    let gone = State { id: "c1", status: "stopped", pid: 0 }.json(&hooks(Vec::new()));
+    let gone = HookState { id: "c1", status: "stopped", pid: 0 }.json(&hooks(Vec::new()));
     assert!(!String::from_utf8(gone).unwrap().contains("pid"));
 }
 
@@ -99,7 +99,7 @@ fn a_hook_past_its_time_is_killed_with_what_it_started() {
 fn a_start_that_is_called_off_ends_its_hook() {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     drop(theirs);
-    let state = State { id: "c1", status: "creating", pid: 7 };
+    let state = HookState { id: "c1", status: "creating", pid: 7 };
     let all = hooks(vec![hook(CREATE, "sleep 1000")]);
     let error = run(&all, CREATE, state, &default_env(), Some(ours.as_fd())).unwrap_err();
     assert!(error.to_string().ends_with("the start was called off"), "{error}");
@@ -118,7 +118,7 @@ fn the_container_waits_for_the_hooks_beside_it_and_hears_why_they_failed() {
         if script != "killed" {
             let mut asked = [0u8; 1];
             assert_eq!(rustix::io::read(&socket, &mut asked[..]), Ok(1));
-            let state = State { id: "c1", status: "creating", pid: 7 };
+            let state = HookState { id: "c1", status: "creating", pid: 7 };
             let hooks = start.hooks.as_ref().unwrap();
             let ran = run(hooks, HookStage::HookCreateRuntime, state, &[], Some(socket.as_fd()));
             let answer = ran.map_or_else(|e| [&[FAILED], e.to_string().as_bytes()].concat(), |()| vec![OK]);
