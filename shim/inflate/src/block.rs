@@ -5,7 +5,7 @@ use std::io;
 
 use crate::code::{self, LENGTHS_INDEX, Tables};
 use crate::input::{Input, corrupt};
-use crate::output::{self, Output};
+use crate::output::{self, InflateOutput};
 use crate::run::Fast;
 use crate::symbols;
 
@@ -29,7 +29,11 @@ impl Blocks {
     }
 
     /// All blocks of a member.
-    pub(crate) fn inflate(&mut self, input: &mut Input<'_>, output: &mut Output<'_>) -> io::Result<()> {
+    pub(crate) fn inflate(
+        &mut self,
+        input: &mut Input<'_>,
+        output: &mut InflateOutput<'_>,
+    ) -> io::Result<()> {
         loop {
             let is_last = input.take(1)? == 1;
             match input.take(2)? {
@@ -116,7 +120,7 @@ fn read_lengths(input: &mut Input<'_>, table: &[u32; 1 << LENGTHS_INDEX], into: 
 }
 
 /// Bytes as they are (section 3.2.4).
-fn copy_stored(input: &mut Input<'_>, output: &mut Output<'_>) -> io::Result<()> {
+fn copy_stored(input: &mut Input<'_>, output: &mut InflateOutput<'_>) -> io::Result<()> {
     input.align();
     let length = u16::from_le_bytes([input.byte()?, input.byte()?]);
     let complement = u16::from_le_bytes([input.byte()?, input.byte()?]);

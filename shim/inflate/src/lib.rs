@@ -30,7 +30,7 @@ use std::io::{self, Read, Write};
 pub use fast::Stop;
 #[cfg(target_arch = "x86_64")]
 pub use run::with_bmi2;
-pub use run::{Fast, Run, plain};
+pub use run::{Fast, FastLoop, plain};
 
 /// Inflates all members of `from`, one or more, up to its end. What comes before a fault is written nevertheless.
 ///

@@ -7,7 +7,7 @@ use crc32fast::Hasher;
 
 use crate::block::Blocks;
 use crate::input::{Input, corrupt};
-use crate::output::Output;
+use crate::output::InflateOutput;
 use crate::run::Fast;
 
 const FHCRC: u8 = 1 << 1;
@@ -22,7 +22,7 @@ const LONGEST_FIELD: usize = 65535;
 /// All members, to the end of `from`.
 pub(crate) fn all(from: &mut dyn Read, to: &mut dyn Write, fast: Fast) -> io::Result<()> {
     let mut input = Input::new(from);
-    let mut output = Output::new(to);
+    let mut output = InflateOutput::new(to);
     let mut blocks = Blocks::new(fast);
     loop {
         if let Err(error) = one(&mut input, &mut output, &mut blocks) {
@@ -37,7 +37,7 @@ pub(crate) fn all(from: &mut dyn Read, to: &mut dyn Write, fast: Fast) -> io::Re
     }
 }
 
-fn one(input: &mut Input<'_>, output: &mut Output<'_>, blocks: &mut Blocks) -> io::Result<()> {
+fn one(input: &mut Input<'_>, output: &mut InflateOutput<'_>, blocks: &mut Blocks) -> io::Result<()> {
     header(input)?;
     output.begin();
     blocks.inflate(input, output)?;

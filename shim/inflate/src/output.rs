@@ -16,7 +16,7 @@ pub(crate) const FULL: usize = ROOM - 320;
 pub(crate) type Bytes = [u8; ROOM + 32];
 
 /// A stream of bytes that came out.
-pub(crate) struct Output<'a> {
+pub(crate) struct InflateOutput<'a> {
     to: &'a mut dyn Write,
     pub(crate) bytes: Box<Bytes>,
     /// Where the next byte goes.
@@ -28,7 +28,7 @@ pub(crate) struct Output<'a> {
     size: u32,
 }
 
-impl<'a> Output<'a> {
+impl<'a> InflateOutput<'a> {
     pub(crate) fn new(to: &'a mut dyn Write) -> Self {
         let bytes = Box::new([0; _]);
         Self { to, bytes, at: 0, oldest: 0, written: 0, crc: Hasher::new(), size: 0 }

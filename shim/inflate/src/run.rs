@@ -7,7 +7,7 @@ use crate::{input, output};
 
 /// One run of the fast loop, and all that it may touch.
 #[expect(missing_debug_implementations, reason = "megabytes of tables and bytes")]
-pub struct Run<'a> {
+pub struct FastLoop<'a> {
     pub(crate) tables: &'a Tables,
     pub(crate) from: &'a input::Bytes,
     pub(crate) to: &'a mut output::Bytes,
@@ -15,7 +15,7 @@ pub struct Run<'a> {
 }
 
 /// The fast loop, for this processor: [`plain`], or what calls [`with_bmi2`].
-pub type Fast = fn(Run<'_>) -> Stop;
+pub type Fast = fn(FastLoop<'_>) -> Stop;
 
 /// For processors with BMI1, BMI2 and AVX2: by a twelfth the faster of the two, since shifts by a variable amount are
 /// one step instead of three.
@@ -26,14 +26,14 @@ pub type Fast = fn(Run<'_>) -> Stop;
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "bmi1,bmi2,avx2")]
 #[must_use]
-pub fn with_bmi2(run: Run<'_>) -> Stop {
-    let Run { tables, from, to, place } = run;
+pub fn with_bmi2(run: FastLoop<'_>) -> Stop {
+    let FastLoop { tables, from, to, place } = run;
     fast::symbols(tables, from, to, place)
 }
 
 /// For any processor.
 #[must_use]
-pub fn plain(run: Run<'_>) -> Stop {
-    let Run { tables, from, to, place } = run;
+pub fn plain(run: FastLoop<'_>) -> Stop {
+    let FastLoop { tables, from, to, place } = run;
     fast::symbols(tables, from, to, place)
 }

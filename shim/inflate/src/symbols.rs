@@ -6,15 +6,15 @@ use std::io;
 use crate::code::{DIST_INDEX, END, LITERAL, LITLEN_INDEX, SPECIAL, SUBTABLE, Tables, low, second, value};
 use crate::fast::{Cursor, MARGIN, Stop};
 use crate::input::{Input, corrupt};
-use crate::output::Output;
-use crate::run::{Fast, Run};
+use crate::output::InflateOutput;
+use crate::run::{Fast, FastLoop};
 
 /// All symbols of a block.
 pub(crate) fn all(
     fast: Fast,
     tables: &Tables,
     input: &mut Input<'_>,
-    output: &mut Output<'_>,
+    output: &mut InflateOutput<'_>,
 ) -> io::Result<()> {
     loop {
         output.make_room()?;
@@ -29,7 +29,7 @@ pub(crate) fn all(
         }
         let mut place =
             Cursor { bits: input.bits, end: input.end - MARGIN, at: output.at, oldest: output.oldest };
-        let run = Run { tables, from: &input.bytes, to: &mut output.bytes, place: &mut place };
+        let run = FastLoop { tables, from: &input.bytes, to: &mut output.bytes, place: &mut place };
         let stop = fast(run);
         input.bits = place.bits;
         output.at = place.at;
@@ -42,7 +42,7 @@ pub(crate) fn all(
 }
 
 /// One symbol, with all care; whether it was the last one.
-fn one(tables: &Tables, input: &mut Input<'_>, output: &mut Output<'_>) -> io::Result<bool> {
+fn one(tables: &Tables, input: &mut Input<'_>, output: &mut InflateOutput<'_>) -> io::Result<bool> {
     let (entry, bits) = look(&tables.litlen, LITLEN_INDEX, input)?;
     if entry & LITERAL != 0 {
         output.bytes[output.at] = entry.to_le_bytes()[1];

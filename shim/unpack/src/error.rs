@@ -10,7 +10,7 @@ use crate::tarball::TarError;
 
 /// Who is to blame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Kind {
+pub enum UnpackErrorKind {
     /// The bytes are no archive.
     Corrupt,
     /// They are, but not of a kind that may be unpacked.
@@ -76,13 +76,13 @@ pub enum UnpackError {
 impl UnpackError {
     /// Who is to blame.
     #[must_use]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> UnpackErrorKind {
         match self {
-            Self::Tar { .. } => Kind::Corrupt,
-            Self::DiskFull { .. } => Kind::Full,
+            Self::Tar { .. } => UnpackErrorKind::Corrupt,
+            Self::DiskFull { .. } => UnpackErrorKind::Full,
             // Met between two looks.
-            Self::Io { source, .. } if is_full(source) => Kind::Full,
-            Self::Io { .. } => Kind::Node,
+            Self::Io { source, .. } if is_full(source) => UnpackErrorKind::Full,
+            Self::Io { .. } => UnpackErrorKind::Node,
             Self::Climbs { .. }
             | Self::Name { .. }
             | Self::WhiteoutDevice { .. }
@@ -91,7 +91,7 @@ impl UnpackError {
             | Self::Large { .. }
             | Self::Entries { .. }
             | Self::Names { .. }
-            | Self::Looks { .. } => Kind::Invalid,
+            | Self::Looks { .. } => UnpackErrorKind::Invalid,
         }
     }
 }

@@ -17,7 +17,7 @@ use std::path::Path;
 use tar::{EntryType, Header};
 
 use crate::plan::{Action, PlannedNode, plan};
-use crate::tarball::{Entry, Tarball};
+use crate::tarball::{TarEntry, Tarball};
 use crate::{
     Packing, TarError, Tree, UnpackError, UnpackVerdict, escape, inflate as inflate_all, mark_opaque, shown,
     unescape, unpack as unpack_all,
@@ -142,7 +142,7 @@ pub fn messages(data: &[u8]) {
 }
 
 /// Entries up to the first error, and that error's words.
-fn list_entries(from: impl io::BufRead, length: usize, lazy: bool) -> (Vec<Entry>, Option<String>) {
+fn list_entries(from: impl io::BufRead, length: usize, lazy: bool) -> (Vec<TarEntry>, Option<String>) {
     let (mut tar, mut entries) = (Tarball::new(from), Vec::new());
     loop {
         // Each has a header of its own.
@@ -175,7 +175,7 @@ fn clamp_size(size: u64) -> usize {
     usize::try_from(size).unwrap_or(usize::MAX)
 }
 
-fn fits(entry: &Entry, length: usize) {
+fn fits(entry: &TarEntry, length: usize) {
     assert!(entry.path.len() <= 4096);
     let meta = &entry.meta;
     assert!(

@@ -3,9 +3,9 @@
 
 use std::io::BufRead;
 
-use crate::error::{Kind, UnpackError};
+use crate::error::{UnpackError, UnpackErrorKind};
 use crate::plan::{self, Action};
-use crate::report::Report;
+use crate::report::UnpackReport;
 use crate::space::SpaceCheck;
 use crate::tarball::Tarball;
 use crate::tree::Tree;
@@ -18,12 +18,12 @@ pub fn unpack<R: BufRead>(
     tar: &mut Tarball<R>,
     mut tree: Tree,
     max_entries: u64,
-) -> Result<Report, UnpackError> {
+) -> Result<UnpackReport, UnpackError> {
     tree.check_space()?;
     let filled = fill(tar, &mut tree, max_entries);
     // What ran out between two looks is told as by a look.
     let told = |error: UnpackError| match error.kind() {
-        Kind::Full => tree.check_space().err().unwrap_or(error),
+        UnpackErrorKind::Full => tree.check_space().err().unwrap_or(error),
         _ => error,
     };
     let mut report = filled.map_err(told)?;
@@ -32,8 +32,12 @@ pub fn unpack<R: BufRead>(
     Ok(report)
 }
 
-fn fill<R: BufRead>(tar: &mut Tarball<R>, tree: &mut Tree, max_entries: u64) -> Result<Report, UnpackError> {
-    let mut report = Report::default();
+fn fill<R: BufRead>(
+    tar: &mut Tarball<R>,
+    tree: &mut Tree,
+    max_entries: u64,
+) -> Result<UnpackReport, UnpackError> {
+    let mut report = UnpackReport::default();
     let mut looks = SpaceCheck::default();
     while let Some(entry) = tar.next_entry().map_err(|source| UnpackError::Tar { source })? {
         report.entries += 1;

@@ -24,12 +24,12 @@ mod tree;
 mod tests;
 
 pub use confine::ConfineError;
-pub use error::{Kind, UnpackError};
+pub use error::{UnpackError, UnpackErrorKind};
 pub use inflate::{Packing, inflate};
 pub use layer::unpack;
-pub use program::{Command, ProgramError, run};
-pub use report::{Report, UnpackRefusal, UnpackVerdict, escape, unescape};
+pub use program::{ProgramError, UnpackCommand, run};
+pub use report::{UnpackRefusal, UnpackReport, UnpackVerdict, escape, unescape};
 pub use space::{LowSpace, Space, SpaceCheck};
-pub use tarball::Kind as EntryKind;
+pub use tarball::EntryKind;
 pub use tarball::{Meta, TarError, Tarball, clip, shown};
 pub use tree::{Paths, Tree, mark_opaque, own_xattrs};

@@ -1,7 +1,7 @@
 //! What a tar entry asks for, checked. Pure: no file system. Called by `unpack`.
 
 use crate::error::UnpackError;
-use crate::tarball::{Entry, Kind, shown};
+use crate::tarball::{EntryKind, TarEntry, shown};
 
 /// One step. Paths are relative to the layer's root, without `.`, `..` or empty parts; the root
 /// itself is "".
@@ -47,7 +47,7 @@ const WHITEOUT: &[u8] = b".wh.";
 const META: &[u8] = b".wh..wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
 
-pub(super) fn plan(entry: &Entry) -> Result<Action, UnpackError> {
+pub(super) fn plan(entry: &TarEntry) -> Result<Action, UnpackError> {
     let path = clean(&entry.path, &entry.path)?;
     let (directory, name) = split(&path);
     if name == OPAQUE {
@@ -65,27 +65,27 @@ pub(super) fn plan(entry: &Entry) -> Result<Action, UnpackError> {
         }
         return Ok(Action::Whiteout { path: join(directory, hidden) });
     }
-    if path.is_empty() && entry.kind != Kind::Directory {
+    if path.is_empty() && entry.kind != EntryKind::Directory {
         return Err(hostile(&entry.path, "the root of a layer is a directory"));
     }
     Ok(match &entry.kind {
-        Kind::Directory => Action::Directory { path },
-        Kind::File => Action::File { path },
-        Kind::Symlink(target) if target.is_empty() || target.contains(&0) => {
+        EntryKind::Directory => Action::Directory { path },
+        EntryKind::File => Action::File { path },
+        EntryKind::Symlink(target) if target.is_empty() || target.contains(&0) => {
             return Err(hostile(&entry.path, "a symbolic link to nothing"));
         }
-        Kind::Symlink(target) => Action::Symlink { path, target: target.clone() },
-        Kind::Hardlink(target) => {
+        EntryKind::Symlink(target) => Action::Symlink { path, target: target.clone() },
+        EntryKind::Hardlink(target) => {
             let target = clean(target, &entry.path)?;
             if target.is_empty() {
                 return Err(hostile(&entry.path, "a hard link to a directory"));
             }
             Action::Hardlink { path, target }
         }
-        Kind::Char(0, 0) => return Err(UnpackError::WhiteoutDevice { path: shown(&entry.path) }),
-        Kind::Char(major, minor) => Action::Node { path, node: PlannedNode::Char(*major, *minor) },
-        Kind::Block(major, minor) => Action::Node { path, node: PlannedNode::Block(*major, *minor) },
-        Kind::Fifo => Action::Node { path, node: PlannedNode::Fifo },
+        EntryKind::Char(0, 0) => return Err(UnpackError::WhiteoutDevice { path: shown(&entry.path) }),
+        EntryKind::Char(major, minor) => Action::Node { path, node: PlannedNode::Char(*major, *minor) },
+        EntryKind::Block(major, minor) => Action::Node { path, node: PlannedNode::Block(*major, *minor) },
+        EntryKind::Fifo => Action::Node { path, node: PlannedNode::Fifo },
     })
 }
 
@@ -130,56 +130,63 @@ mod tests {
     use super::*;
     use crate::tarball::Meta;
 
-    fn check(path: &str, kind: Kind) -> Result<Action, UnpackError> {
-        plan(&Entry { path: path.into(), kind, size: 0, meta: Meta::default() })
+    fn check(path: &str, kind: EntryKind) -> Result<Action, UnpackError> {
+        plan(&TarEntry { path: path.into(), kind, size: 0, meta: Meta::default() })
     }
 
     #[test]
     fn names_are_cleaned() {
         for name in ["a/b", "./a/b", "/a/b", "a//b", "a/./b/", "//./a/b"] {
-            assert_eq!(check(name, Kind::File).unwrap(), Action::File { path: b"a/b".to_vec() }, "{name}");
+            assert_eq!(
+                check(name, EntryKind::File).unwrap(),
+                Action::File { path: b"a/b".to_vec() },
+                "{name}"
+            );
         }
         for root in ["./", "/", ".", ""] {
-            assert_eq!(check(root, Kind::Directory).unwrap(), Action::Directory { path: vec![] });
-            assert!(check(root, Kind::File).is_err());
+            assert_eq!(check(root, EntryKind::Directory).unwrap(), Action::Directory { path: vec![] });
+            assert!(check(root, EntryKind::File).is_err());
         }
     }
 
     #[test]
     fn climbing_is_refused_in_names_and_targets() {
         for name in ["../a", "a/../../b", "/..", "a/..", "./../a"] {
-            assert!(matches!(check(name, Kind::File), Err(UnpackError::Climbs { .. })), "{name}");
-            let link = Kind::Hardlink(name.into());
+            assert!(matches!(check(name, EntryKind::File), Err(UnpackError::Climbs { .. })), "{name}");
+            let link = EntryKind::Hardlink(name.into());
             assert!(matches!(check("x", link), Err(UnpackError::Climbs { .. })), "{name}");
         }
         // A symbolic link may say what it likes: only the container follows it.
-        assert!(check("x", Kind::Symlink(b"../../etc/shadow".to_vec())).is_ok());
+        assert!(check("x", EntryKind::Symlink(b"../../etc/shadow".to_vec())).is_ok());
     }
 
     #[test]
     fn whiteouts_are_known_by_name() {
-        assert_eq!(check("a/.wh.b", Kind::File).unwrap(), Action::Whiteout { path: b"a/b".to_vec() });
-        assert_eq!(check("a/.wh..wh..opq", Kind::File).unwrap(), Action::Opaque { directory: b"a".to_vec() });
-        assert_eq!(check(".wh..wh..opq", Kind::File).unwrap(), Action::Opaque { directory: vec![] });
-        assert_eq!(check(".wh..wh.plnk/1.2", Kind::File).unwrap(), Action::Skip);
-        assert_eq!(check(".wh..wh.aufs", Kind::File).unwrap(), Action::Skip);
+        assert_eq!(check("a/.wh.b", EntryKind::File).unwrap(), Action::Whiteout { path: b"a/b".to_vec() });
+        assert_eq!(
+            check("a/.wh..wh..opq", EntryKind::File).unwrap(),
+            Action::Opaque { directory: b"a".to_vec() }
+        );
+        assert_eq!(check(".wh..wh..opq", EntryKind::File).unwrap(), Action::Opaque { directory: vec![] });
+        assert_eq!(check(".wh..wh.plnk/1.2", EntryKind::File).unwrap(), Action::Skip);
+        assert_eq!(check(".wh..wh.aufs", EntryKind::File).unwrap(), Action::Skip);
         for name in [".wh.", "a/.wh..", "a/.wh...", "a/.wh.b/c"] {
-            assert!(matches!(check(name, Kind::File), Err(UnpackError::Name { .. })), "{name}");
+            assert!(matches!(check(name, EntryKind::File), Err(UnpackError::Name { .. })), "{name}");
         }
     }
 
     #[test]
     fn a_device_that_overlayfs_takes_for_a_whiteout_is_refused() {
-        assert!(matches!(check("x", Kind::Char(0, 0)), Err(UnpackError::WhiteoutDevice { .. })));
-        assert!(check("dev/null", Kind::Char(1, 3)).is_ok());
-        assert!(check("x", Kind::Block(0, 0)).is_ok());
+        assert!(matches!(check("x", EntryKind::Char(0, 0)), Err(UnpackError::WhiteoutDevice { .. })));
+        assert!(check("dev/null", EntryKind::Char(1, 3)).is_ok());
+        assert!(check("x", EntryKind::Block(0, 0)).is_ok());
     }
 
     #[test]
     fn names_that_no_file_can_have_are_refused() {
-        assert!(check("a\0b", Kind::File).is_err());
-        assert!(check(&"n".repeat(256), Kind::File).is_err());
-        assert!(check("x", Kind::Symlink(vec![])).is_err());
-        assert!(check("x", Kind::Hardlink(b"/".to_vec())).is_err());
+        assert!(check("a\0b", EntryKind::File).is_err());
+        assert!(check(&"n".repeat(256), EntryKind::File).is_err());
+        assert!(check("x", EntryKind::Symlink(vec![])).is_err());
+        assert!(check("x", EntryKind::Hardlink(b"/".to_vec())).is_err());
     }
 }

@@ -23,7 +23,7 @@ const BUFFER: usize = 128 << 10;
 
 /// What to do.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum UnpackCommand {
     /// Standard input, inflated, to standard output.
     Inflate {
         /// How it is packed.
@@ -96,7 +96,7 @@ impl ProgramError {
     }
 }
 
-impl Command {
+impl UnpackCommand {
     /// Reads the command line, the program's own name already taken off.
     ///
     /// # Errors
@@ -173,13 +173,13 @@ fn archive(source: impl BufRead, root: &Path, entries: u64) -> Result<UnpackVerd
 ///
 /// # Errors
 /// [`ProgramError`].
-pub fn run(command: &Command) -> Result<(), ProgramError> {
+pub fn run(command: &UnpackCommand) -> Result<(), ProgramError> {
     let file = |fd: io::Result<std::os::fd::OwnedFd>| fd.map(File::from).map_err(ProgramError::Pipe);
     let input = file(io::stdin().as_fd().try_clone_to_owned())?;
     let output = file(io::stdout().as_fd().try_clone_to_owned())?;
     match command {
-        Command::Inflate { seconds, .. } => confine::to_pipes(*seconds)?,
-        Command::Unpack { folder, bytes, seconds, .. } => confine::to_folder(folder, *bytes, *seconds)?,
+        UnpackCommand::Inflate { seconds, .. } => confine::to_pipes(*seconds)?,
+        UnpackCommand::Unpack { folder, bytes, seconds, .. } => confine::to_folder(folder, *bytes, *seconds)?,
     }
     command.execute(Path::new("/"), input, output)
 }
@@ -191,11 +191,11 @@ mod tests {
     #[test]
     fn commands_survive_their_command_line() {
         for command in [
-            Command::Inflate { packing: Packing::Zstd, seconds: 9 },
-            Command::Unpack { folder: "/a b/c".into(), entries: 1, bytes: 2, seconds: 3 },
-            Command::Unpack { folder: "/d".into(), entries: 4, bytes: 5, seconds: 6 },
+            UnpackCommand::Inflate { packing: Packing::Zstd, seconds: 9 },
+            UnpackCommand::Unpack { folder: "/a b/c".into(), entries: 1, bytes: 2, seconds: 3 },
+            UnpackCommand::Unpack { folder: "/d".into(), entries: 4, bytes: 5, seconds: 6 },
         ] {
-            assert_eq!(Command::parse(command.args().into_iter()).unwrap(), command);
+            assert_eq!(UnpackCommand::parse(command.args().into_iter()).unwrap(), command);
         }
         for args in [
             &["inflate"][..],
@@ -203,7 +203,10 @@ mod tests {
             &["unpack", "/x", "a", "1", "1"],
             &["unpack", "/x", "1", "1", "1", "x"],
         ] {
-            assert!(matches!(Command::parse(args.iter().map(OsString::from)), Err(ProgramError::Usage)));
+            assert!(matches!(
+                UnpackCommand::parse(args.iter().map(OsString::from)),
+                Err(ProgramError::Usage)
+            ));
         }
     }
 }

@@ -5,11 +5,11 @@
 use gantry_base::error::chain;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Kind, UnpackError};
+use crate::error::{UnpackError, UnpackErrorKind};
 
 /// What came out.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Report {
+pub struct UnpackReport {
     /// Directories that had to be made without an entry of their own; the root is "".
     #[serde(with = "paths")]
     pub implied: Vec<Vec<u8>>,
@@ -33,7 +33,7 @@ pub struct Report {
 #[error("{message}")]
 pub struct UnpackRefusal {
     /// Who is to blame.
-    pub kind: Kind,
+    pub kind: UnpackErrorKind,
     /// The steps, outermost first.
     pub message: String,
 }
@@ -42,13 +42,13 @@ pub struct UnpackRefusal {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UnpackVerdict {
     /// All is in the folder.
-    Unpacked(Report),
+    Unpacked(UnpackReport),
     /// The folder is good for nothing.
     Refused(UnpackRefusal),
 }
 
-impl From<Result<Report, UnpackError>> for UnpackVerdict {
-    fn from(result: Result<Report, UnpackError>) -> Self {
+impl From<Result<UnpackReport, UnpackError>> for UnpackVerdict {
+    fn from(result: Result<UnpackReport, UnpackError>) -> Self {
         match result {
             Ok(report) => Self::Unpacked(report),
             Err(error) => Self::Refused(UnpackRefusal::from(&error)),
@@ -124,8 +124,11 @@ mod tests {
 
     #[test]
     fn a_verdict_survives_the_pipe() {
-        let report =
-            Report { implied: vec![b"".to_vec(), b"a\xff".to_vec()], entries: 3, ..Report::default() };
+        let report = UnpackReport {
+            implied: vec![b"".to_vec(), b"a\xff".to_vec()],
+            entries: 3,
+            ..UnpackReport::default()
+        };
         let refused = UnpackError::Climbs { path: "../x".into() };
         for verdict in [UnpackVerdict::Unpacked(report), UnpackVerdict::from(Err(refused))] {
             let text = serde_json::to_vec(&verdict).unwrap();

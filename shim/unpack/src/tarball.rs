@@ -50,7 +50,7 @@ pub enum TarError {
 
 /// What an entry is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Kind {
+pub enum EntryKind {
     File,
     Directory,
     Symlink(Vec<u8>),
@@ -77,10 +77,10 @@ pub struct Meta {
 
 /// One entry; its data, if any, must be read or skipped before the next.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct TarEntry {
     /// As in the archive: bytes, maybe with `./`, `/` or worse in front.
     pub path: Vec<u8>,
-    pub kind: Kind,
+    pub kind: EntryKind,
     pub size: u64,
     pub meta: Meta,
 }
@@ -105,7 +105,7 @@ impl<R: BufRead> Tarball<R> {
     ///
     /// # Errors
     /// [`TarError`].
-    pub fn next_entry(&mut self) -> Result<Option<Entry>, TarError> {
+    pub fn next_entry(&mut self) -> Result<Option<TarEntry>, TarError> {
         self.skip()?;
         let mut overrides = Overrides::default();
         let begun = self.offset;
@@ -241,7 +241,7 @@ impl<R: BufRead> Tarball<R> {
         Ok(data)
     }
 
-    fn entry(&mut self, header: &Header, own: Overrides) -> Result<Entry, TarError> {
+    fn entry(&mut self, header: &Header, own: Overrides) -> Result<TarEntry, TarError> {
         let offset = self.offset - BLOCK as u64;
         let bad = |detail| TarError::Header { offset, detail };
         let path = own.path.clone().unwrap_or_else(|| header.path_bytes().into_owned());
@@ -261,7 +261,7 @@ impl<R: BufRead> Tarball<R> {
         })?;
         // Only files have data; some writers leave a size on others, which Go's reader ignores too.
         let size = match kind {
-            Kind::File => {
+            EntryKind::File => {
                 own.size.or_else(|| fields::size(header)).ok_or_else(|| bad("size is no number"))?
             }
             _ => 0,
@@ -273,7 +273,7 @@ impl<R: BufRead> Tarball<R> {
         self.data = size;
         self.padding = pad(size);
         let meta = fields::meta(header, own).map_err(bad)?;
-        Ok(Entry { path, kind, size, meta })
+        Ok(TarEntry { path, kind, size, meta })
     }
 }
 

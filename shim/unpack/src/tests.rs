@@ -13,7 +13,7 @@ use gantry_shim_testing::require_root;
 
 struct Unpacked {
     folder: tempfile::TempDir,
-    report: Report,
+    report: UnpackReport,
 }
 
 fn run(archive: &Archive) -> Result<Unpacked, UnpackError> {
@@ -239,7 +239,7 @@ fn hostile_entries_are_refused() {
     for (archive, want) in rows {
         let error = run(&archive).map(|done| done.report).unwrap_err();
         assert!(want(&error), "{error}");
-        assert_ne!(error.kind(), Kind::Node);
+        assert_ne!(error.kind(), UnpackErrorKind::Node);
     }
     let deep =
         |levels| run(&Archive::new().pax(&[("path", "d/".repeat(levels).as_bytes())]).directory("d", 0o755));
@@ -263,8 +263,8 @@ fn a_disk_that_is_full_is_told_from_one_that_is_broken() {
         path: "x".to_owned(),
         source: Arc::new(io::Error::from_raw_os_error(errno)),
     };
-    assert_eq!([failed(libc::ENOSPC).kind(), failed(libc::EDQUOT).kind()], [Kind::Full; 2]);
-    assert_eq!(failed(libc::EIO).kind(), Kind::Node);
+    assert_eq!([failed(libc::ENOSPC).kind(), failed(libc::EDQUOT).kind()], [UnpackErrorKind::Full; 2]);
+    assert_eq!(failed(libc::EIO).kind(), UnpackErrorKind::Node);
 }
 
 #[test]

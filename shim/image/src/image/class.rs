@@ -6,7 +6,7 @@ use super::load::ArchiveError;
 use super::manifest::ManifestError;
 use super::registry::RegistryError;
 use super::{Class, Error};
-use gantry_unpack::Kind;
+use gantry_unpack::UnpackErrorKind;
 
 impl Error {
     /// The kind of failure.
@@ -106,10 +106,10 @@ fn layer(error: &LayerError) -> Class {
     }
 }
 
-fn unpack(kind: Kind) -> Class {
+fn unpack(kind: UnpackErrorKind) -> Class {
     match kind {
-        Kind::Corrupt => Class::Corrupt,
-        Kind::Invalid => Class::Invalid,
-        Kind::Node | Kind::Full => Class::Io,
+        UnpackErrorKind::Corrupt => Class::Corrupt,
+        UnpackErrorKind::Invalid => Class::Invalid,
+        UnpackErrorKind::Node | UnpackErrorKind::Full => Class::Io,
     }
 }

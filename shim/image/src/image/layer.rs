@@ -25,7 +25,7 @@ use super::progress::Layer;
 use super::registry::{Download, RegistryError};
 use super::store::StoreError;
 use flow::{FeedEnd, Flow, TapResult};
-use gantry_unpack::{Kind, Report, UnpackError, UnpackRefusal, UnpackVerdict, mark_opaque};
+use gantry_unpack::{UnpackError, UnpackErrorKind, UnpackRefusal, UnpackReport, UnpackVerdict, mark_opaque};
 pub(crate) use worker::UnpackOptions;
 pub use worker::Unpacker;
 
@@ -175,7 +175,7 @@ pub(crate) struct ExpectedLayer {
 #[derive(Debug)]
 pub(crate) struct Unpacked {
     pub(crate) ingest: Ingest,
-    pub(crate) report: Report,
+    pub(crate) report: UnpackReport,
 }
 
 /// The pipe between download and thread.
@@ -280,16 +280,21 @@ pub(crate) fn receive(
 
 /// Wrong bytes break inflater and archive long before their digest is known: of several failures the
 /// one that explains the others counts.
-fn judge(flow: Flow, expected: &ExpectedLayer, limit: u64, parent: &Path) -> Result<Report, LayerError> {
+fn judge(
+    flow: Flow,
+    expected: &ExpectedLayer,
+    limit: u64,
+    parent: &Path,
+) -> Result<UnpackReport, LayerError> {
     let Flow { feed_result: fed, inflate_result: inflated, tap_result: tapped, verdict } = flow;
     if fed.end == FeedEnd::GivenUp {
         return Err(LayerError::GivenUp);
     }
     match &verdict {
-        Ok(UnpackVerdict::Refused(source)) if source.kind == Kind::Full => {
+        Ok(UnpackVerdict::Refused(source)) if source.kind == UnpackErrorKind::Full => {
             return Err(LayerError::Full { folder: parent.to_owned(), detail: source.message.clone() });
         }
-        Ok(UnpackVerdict::Refused(source)) if source.kind == Kind::Node => {
+        Ok(UnpackVerdict::Refused(source)) if source.kind == UnpackErrorKind::Node => {
             return Err(LayerError::Unpack { source: source.clone() });
         }
         _ => {}
@@ -323,7 +328,7 @@ fn combine_results(
     tapped: Result<TapResult, LayerError>,
     verdict: Result<UnpackVerdict, LayerError>,
     limit: u64,
-) -> Result<(Digest, Report), LayerError> {
+) -> Result<(Digest, UnpackReport), LayerError> {
     let TapResult { digest, bomb } = tapped?;
     if bomb {
         return Err(LayerError::Bomb { limit });

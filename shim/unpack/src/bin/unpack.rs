@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
-use gantry_unpack::{Command, run};
+use gantry_unpack::{UnpackCommand, run};
 
 #[expect(clippy::print_stderr, reason = "for whoever starts it by hand; the runtime reads the exit code")]
 fn main() -> ExitCode {
-    let result = Command::parse(std::env::args_os().skip(1)).and_then(|command| run(&command));
+    let result = UnpackCommand::parse(std::env::args_os().skip(1)).and_then(|command| run(&command));
     let Err(error) = result else { return ExitCode::SUCCESS };
     eprintln!("gantry-unpack: {error}");
     ExitCode::from(error.exit_code())

@@ -4,7 +4,7 @@
 use gantry_shim_testing::archive::{Archive, gzip};
 use gantry_shim_testing::corpus::{with_prefix, write_seeds};
 
-use crate::{Report, UnpackError, UnpackVerdict};
+use crate::{UnpackError, UnpackReport, UnpackVerdict};
 
 type Seeds = Vec<Vec<u8>>;
 
@@ -85,7 +85,7 @@ fn packed_seeds() -> Seeds {
 }
 
 fn messages() -> Seeds {
-    let report = Report {
+    let report = UnpackReport {
         implied: vec![b"".to_vec(), b"a\xff%".to_vec()],
         opaque: vec![b"o".to_vec()],
         entries: 3,

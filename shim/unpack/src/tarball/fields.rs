@@ -6,7 +6,7 @@ use std::ops::Range;
 use tar::{EntryType, Header};
 
 use super::pax::Overrides;
-use super::{Kind, Meta};
+use super::{EntryKind, Meta};
 
 // Offsets of ustar's fields, pax(1p) "ustar Interchange Format".
 const MODE: Range<usize> = 100..108;
@@ -27,7 +27,7 @@ pub(super) fn size(header: &Header) -> Option<u64> {
     number(header, SIZE, header.entry_size())
 }
 
-pub(super) fn kind(header: &Header, path: &[u8], link: Option<&[u8]>) -> Result<Kind, FieldError> {
+pub(super) fn kind(header: &Header, path: &[u8], link: Option<&[u8]>) -> Result<EntryKind, FieldError> {
     let link = || match link {
         Some(link) => link.to_vec(),
         None => header.link_name_bytes().map(|link| link.into_owned()).unwrap_or_default(),
@@ -42,14 +42,14 @@ pub(super) fn kind(header: &Header, path: &[u8], link: Option<&[u8]>) -> Result<
     };
     Ok(match header.entry_type() {
         // Archives older than ustar mark directories by a slash only.
-        EntryType::Regular if path.ends_with(b"/") => Kind::Directory,
-        EntryType::Regular | EntryType::Continuous => Kind::File,
-        EntryType::Directory => Kind::Directory,
-        EntryType::Symlink => Kind::Symlink(link()),
-        EntryType::Link => Kind::Hardlink(link()),
-        EntryType::Char => device().map(|(major, minor)| Kind::Char(major, minor))?,
-        EntryType::Block => device().map(|(major, minor)| Kind::Block(major, minor))?,
-        EntryType::Fifo => Kind::Fifo,
+        EntryType::Regular if path.ends_with(b"/") => EntryKind::Directory,
+        EntryType::Regular | EntryType::Continuous => EntryKind::File,
+        EntryType::Directory => EntryKind::Directory,
+        EntryType::Symlink => EntryKind::Symlink(link()),
+        EntryType::Link => EntryKind::Hardlink(link()),
+        EntryType::Char => device().map(|(major, minor)| EntryKind::Char(major, minor))?,
+        EntryType::Block => device().map(|(major, minor)| EntryKind::Block(major, minor))?,
+        EntryType::Fifo => EntryKind::Fifo,
         _ => return Err(FieldError::Type),
     })
 }

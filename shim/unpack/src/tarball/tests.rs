@@ -3,7 +3,7 @@
 use super::*;
 use gantry_shim_testing::archive::Archive;
 
-fn entries(bytes: &[u8]) -> Result<Vec<(Entry, Vec<u8>)>, TarError> {
+fn entries(bytes: &[u8]) -> Result<Vec<(TarEntry, Vec<u8>)>, TarError> {
     let mut tar = Tarball::new(bytes);
     let mut all = Vec::new();
     while let Some(entry) = tar.next_entry()? {
@@ -47,7 +47,7 @@ fn pax_and_gnu_names_override_the_header() {
     assert_eq!(all[0].0.path, long.as_bytes());
     assert_eq!((all[0].0.meta.uid, all[0].0.meta.mtime), (3_000_000_000, (5, 500_000_000)));
     assert_eq!(all[1].0.path, format!("{long}2").as_bytes());
-    assert_eq!(all[1].0.kind, Kind::Symlink(format!("{long}3").into_bytes()));
+    assert_eq!(all[1].0.kind, EntryKind::Symlink(format!("{long}3").into_bytes()));
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn blank_numbers_are_zero_and_bad_ones_refused() {
 #[test]
 fn old_directories_and_sparse_files() {
     let all = entries(&Archive::new().entry(0, "d/", "", 0o755, (0, 0), b"").tar()).unwrap();
-    assert_eq!(all[0].0.kind, Kind::Directory);
+    assert_eq!(all[0].0.kind, EntryKind::Directory);
     let sparse = Archive::new().pax(&[("GNU.sparse.major", b"1")]).file("s", b"");
     assert!(entries(&sparse.tar()).unwrap_err().to_string().contains("sparse"));
 }

@@ -22,7 +22,7 @@ use super::{Chunk, LayerError, MAX_ENTRIES};
 use crate::image::digest::{Digest, Hasher};
 use crate::image::manifest::LayerBlob;
 use gantry_sys::task::Batches;
-use gantry_unpack::{Command, Packing, UnpackVerdict};
+use gantry_unpack::{Packing, UnpackCommand, UnpackVerdict};
 
 /// Stays in a core's own cache between the copy and the hash, and is little for each of sixteen layers.
 const CHUNK: usize = 256 << 10;
@@ -86,7 +86,8 @@ pub(super) fn run(
     let (packing, size) = (layer.packing, layer.blob.size);
     let guard = DiskGuard::new(folder)?;
     let seconds = LEAST_SECONDS + limit / SLOWEST;
-    let command = Command::Unpack { folder: folder.to_owned(), entries: MAX_ENTRIES, bytes: limit, seconds };
+    let command =
+        UnpackCommand::Unpack { folder: folder.to_owned(), entries: MAX_ENTRIES, bytes: limit, seconds };
     let mut unpack = Worker::start(options, &command)?;
     let archive = unpack.input.take();
     if packing == Packing::Plain {
@@ -95,7 +96,7 @@ pub(super) fn run(
         let verdict = verdict(&mut unpack, &guard, fed.end != FeedEnd::GivenUp);
         return Ok(Flow { feed_result: fed, inflate_result: Ok(()), tap_result: tapped, verdict });
     }
-    let mut inflate = Worker::start(options, &Command::Inflate { packing, seconds })?;
+    let mut inflate = Worker::start(options, &UnpackCommand::Inflate { packing, seconds })?;
     let (bytes, inflated) = (inflate.input.take(), inflate.output.take());
     let (fed, tapped) = thread::scope(|scope| {
         let tap = scope.spawn(|| tap(inflated, archive, limit, &mut guard.waiter()));

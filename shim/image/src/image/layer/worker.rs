@@ -18,7 +18,7 @@ use rustix::process::{Pid, PidfdFlags};
 use super::LayerError;
 use super::disk_guard::worker;
 use crate::image::switches::{Optimisation, Switches};
-use gantry_unpack::{Command, ProgramError};
+use gantry_unpack::{ProgramError, UnpackCommand};
 
 /// The most that a pipe may hold without asking for more (fs.pipe-max-size).
 const PIPE: usize = 1 << 20;
@@ -81,7 +81,7 @@ impl Worker {
     ///
     /// # Errors
     /// [`LayerError::Worker`].
-    pub(super) fn start(options: &UnpackOptions, command: &Command) -> Result<Self, LayerError> {
+    pub(super) fn start(options: &UnpackOptions, command: &UnpackCommand) -> Result<Self, LayerError> {
         let (theirs_in, input) = pipe(options.large_pipes)?;
         let (output, theirs_out) = pipe(options.large_pipes)?;
         let flags = rustix::fs::fcntl_getfl(&input).map_err(worker("prepare pipes for"))?;
@@ -100,10 +100,10 @@ impl Worker {
             Unpacker::Thread => WorkerProcess::Thread(Some(std::thread::spawn({
                 let args = command.args();
                 move || {
-                    let command = Command::parse(args.into_iter())?;
+                    let command = UnpackCommand::parse(args.into_iter())?;
                     let root = match &command {
-                        Command::Unpack { folder, .. } => folder.clone(),
-                        Command::Inflate { .. } => PathBuf::new(),
+                        UnpackCommand::Unpack { folder, .. } => folder.clone(),
+                        UnpackCommand::Inflate { .. } => PathBuf::new(),
                     };
                     command.execute(&root, theirs_in.into(), theirs_out.into())
                 }
@@ -219,7 +219,7 @@ mod tests {
         std::fs::write(&path, "#!/bin/sh\necho all\nexec >&- sleep 600\n").unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
         let options = UnpackOptions::new(Unpacker::Program(path), &Switches::default());
-        let command = Command::Inflate { packing: Packing::Gzip, seconds: 1 };
+        let command = UnpackCommand::Inflate { packing: Packing::Gzip, seconds: 1 };
         let mut worker = loop {
             match Worker::start(&options, &command) {
                 // A child of another test has the file open for writing for a moment, as its copy of ours.
