@@ -276,7 +276,7 @@ fn open(mut config: RuntimeConfig) -> Result<OpenedNode, Error> {
     };
     let boot_id = std::fs::read_to_string(&config.boot_id_file).map_err(Error::BootId)?.trim().to_owned();
     let pinned = pins::on_disk(&config.root.join("containers"), &boot_id);
-    let stored = image::Config {
+    let stored = image::ImagesConfig {
         root: config.root.clone(),
         state: config.state.clone(),
         hosts_dir: config.registry_hosts_dir.clone(),

@@ -65,13 +65,13 @@ use pins::Pins;
 use pull::{LayerResult, PullResult};
 use registry::{Http, RangeSpool, Sources, TransferLimits};
 use single_flight::SingleFlight;
-use store::Store;
+use store::ImageStore;
 use sync::Syncer;
 use unpack_slots::UnpackSlots;
 
 /// Where images live.
 #[derive(Debug, Clone)]
-pub struct Config {
+pub struct ImagesConfig {
     /// On disk, survives reboots: `/var/lib/gantry`.
     pub root: PathBuf,
     /// Gone with a reboot: `/run/gantry`.
@@ -89,7 +89,7 @@ pub struct Config {
 /// All images of this node; a cheap handle.
 #[derive(Debug, Clone)]
 pub struct Images {
-    inner: Arc<Inner>,
+    inner: Arc<ImagesInner>,
 }
 
 /// One image, as it was when asked for: names may have moved since.
@@ -206,8 +206,8 @@ pub enum Class {
 }
 
 #[derive(Debug)]
-struct Inner {
-    store: Arc<Store>,
+struct ImagesInner {
+    store: Arc<ImageStore>,
     http: Arc<Http>,
     sources: Sources,
     unpack_options: UnpackOptions,
@@ -240,7 +240,7 @@ impl Images {
     ///
     /// # Errors
     /// [`Error::Store`], of an unknown format version above all; [`Error::Sync`].
-    pub fn open(config: &Config, pinned: HashMap<String, Vec<String>>) -> Result<Self, Error> {
+    pub fn open(config: &ImagesConfig, pinned: HashMap<String, Vec<String>>) -> Result<Self, Error> {
         let store = open_store(config, &pinned)?;
         let syncer = Syncer::start(Arc::clone(&store));
         let syncer = syncer.map_err(|source| Error::Sync { source: Arc::new(source) })?;
@@ -248,8 +248,8 @@ impl Images {
     }
 
     fn with(
-        config: &Config,
-        store: Arc<Store>,
+        config: &ImagesConfig,
+        store: Arc<ImageStore>,
         limits: TransferLimits,
         syncer: Option<Syncer>,
         pinned: HashMap<String, Vec<String>>,
@@ -258,7 +258,7 @@ impl Images {
             Sources { hosts_dir: config.hosts_dir.clone(), docker_config: config.docker_config.clone() };
         let in_ranges = config.switches.has(Optimisation::Pieces);
         let spool = in_ranges.then(|| RangeSpool::of_machine(store.ingest_dir()));
-        let inner = Inner {
+        let inner = ImagesInner {
             store,
             http: Arc::new(Http::new(limits, spool)),
             sources,
@@ -417,7 +417,7 @@ impl Images {
     }
 }
 
-impl Inner {
+impl ImagesInner {
     fn wake(&self) {
         if let Some(syncer) = &self.syncer {
             syncer.wake();
@@ -458,8 +458,11 @@ impl Image {
     }
 }
 
-fn open_store(config: &Config, pinned: &HashMap<String, Vec<String>>) -> Result<Arc<Store>, Error> {
-    Store::open(config, pinned.values().flatten())
+fn open_store(
+    config: &ImagesConfig,
+    pinned: &HashMap<String, Vec<String>>,
+) -> Result<Arc<ImageStore>, Error> {
+    ImageStore::open(config, pinned.values().flatten())
         .map(Arc::new)
         .map_err(|source| Error::Store { source: Box::new(source) })
 }

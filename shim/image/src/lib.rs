@@ -14,8 +14,8 @@ pub mod usage;
 #[cfg(any(test, fuzzing))]
 pub use image::fuzzing;
 pub use image::{
-    ArchiveError, Auth, AuthError, Class, Config, Digest, DigestError, DockerConfigError, Error, HostsError,
-    Image, ImageConfig, Images, IngestError, LayerError, LayerProgress, ManifestError, Naming, Optimisation,
-    PullProgress, Reference, ReferenceError, RegistryError, StoreCheck, StoreError, StoreFault, Switches,
-    UnknownOptimisation, Unpacker, Upload, Usage, login, pins, prepull,
+    ArchiveError, Auth, AuthError, Class, Digest, DigestError, DockerConfigError, Error, HostsError, Image,
+    ImageConfig, Images, ImagesConfig, IngestError, LayerError, LayerProgress, ManifestError, Naming,
+    Optimisation, PullProgress, Reference, ReferenceError, RegistryError, StoreCheck, StoreError, StoreFault,
+    Switches, UnknownOptimisation, Unpacker, Upload, Usage, login, pins, prepull,
 };

@@ -70,10 +70,10 @@ fn flatten(top: &OwnedFd, name: &CStr, raised: &mut u64) -> Result<(), Errno> {
     rustix::fs::unlinkat(top, name, AtFlags::REMOVEDIR)
 }
 
-type Entry = (std::ffi::CString, FileType);
+type FolderEntry = (std::ffi::CString, FileType);
 
 /// What stands in a folder, but for itself and its parent.
-fn entries(folder: &OwnedFd) -> Result<impl Iterator<Item = Result<Entry, Errno>>, Errno> {
+fn entries(folder: &OwnedFd) -> Result<impl Iterator<Item = Result<FolderEntry, Errno>>, Errno> {
     let named = |entry: rustix::fs::DirEntry| (entry.file_name().to_owned(), entry.file_type());
     let all = Dir::read_from(folder)?.map(move |entry| entry.map(named));
     Ok(all.filter(|entry| !matches!(entry, Ok((name, _)) if matches!(name.to_bytes(), b"." | b".."))))

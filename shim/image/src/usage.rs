@@ -70,7 +70,7 @@ pub fn of_folder(path: &Path) -> io::Result<FolderCount> {
 fn count(path: &Path, limits: WalkLimits) -> io::Result<FolderCount> {
     let mut sum = UsageSum { usage: Usage::default(), linked: HashSet::new(), shares: 0 };
     let walked = walk(path, limits, |found| sum.add(found, limits.linked))?;
-    Ok(FolderCount { usage: sum.into_usage(), whole: walked != Walk::Cut })
+    Ok(FolderCount { usage: sum.into_usage(), whole: walked != WalkEnd::Cut })
 }
 
 /// What the files of a folder have in them.
@@ -103,15 +103,15 @@ fn count_bytes(path: &Path, limits: WalkLimits) -> io::Result<FileBytes> {
         }
     })?;
     Ok(match walked {
-        Walk::Gone => FileBytes::Gone,
-        Walk::Whole if linked.len() <= limits.linked => FileBytes::Counted(bytes),
-        Walk::Whole | Walk::Cut => FileBytes::TooMany,
+        WalkEnd::Gone => FileBytes::Gone,
+        WalkEnd::Whole if linked.len() <= limits.linked => FileBytes::Counted(bytes),
+        WalkEnd::Whole | WalkEnd::Cut => FileBytes::TooMany,
     })
 }
 
 /// How far a walk came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Walk {
+enum WalkEnd {
     /// The folder is not there.
     Gone,
     Whole,
@@ -120,9 +120,9 @@ enum Walk {
 }
 
 /// Shows a folder and all that is in it.
-fn walk(path: &Path, limits: WalkLimits, mut see: impl FnMut(&Stat)) -> io::Result<Walk> {
+fn walk(path: &Path, limits: WalkLimits, mut see: impl FnMut(&Stat)) -> io::Result<WalkEnd> {
     let top = match open(CWD, path) {
-        Err(Errno::NOENT) => return Ok(Walk::Gone),
+        Err(Errno::NOENT) => return Ok(WalkEnd::Gone),
         top => top?,
     };
     let root = rustix::fs::fstat(&top)?;
@@ -140,7 +140,7 @@ fn walk(path: &Path, limits: WalkLimits, mut see: impl FnMut(&Stat)) -> io::Resu
         }
         seen += 1;
         if seen > limits.entries {
-            return Ok(Walk::Cut);
+            return Ok(WalkEnd::Cut);
         }
         let found = match rustix::fs::statat(folder.fd()?, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(errno) if is_out_of_reach(errno) => continue,
@@ -163,7 +163,7 @@ fn walk(path: &Path, limits: WalkLimits, mut see: impl FnMut(&Stat)) -> io::Resu
             inner => levels.push(Dir::new(inner?)?),
         }
     }
-    Ok(if deep { Walk::Cut } else { Walk::Whole })
+    Ok(if deep { WalkEnd::Cut } else { WalkEnd::Whole })
 }
 
 fn open<P: rustix::path::Arg>(at: BorrowedFd<'_>, name: P) -> Result<OwnedFd, Errno> {

@@ -181,9 +181,9 @@ mod tests {
     }
 
     /// What a layer implies, and what it has.
-    type Layer<'a> = (&'a [&'a str], Vec<(&'a str, PathState)>);
+    type LayerContent<'a> = (&'a [&'a str], Vec<(&'a str, PathState)>);
 
-    fn check(layers: &[Layer<'_>], want: &[(&str, u32)]) {
+    fn check(layers: &[LayerContent<'_>], want: &[(&str, u32)]) {
         let below: Vec<ChainLayer<'_>> = layers
             .iter()
             .map(|(implied, _)| ChainLayer {

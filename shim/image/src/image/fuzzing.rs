@@ -7,7 +7,8 @@ use serde_json::Value;
 use super::auth::{Auth, Challenge, Credentials, basic_header, challenge};
 use super::digest::Digest;
 use super::manifest::{
-    DOCKER_LIST, DOCKER_MANIFEST, Document, OCI_INDEX, OCI_MANIFEST, Platform, annotations, config, document,
+    DOCKER_LIST, DOCKER_MANIFEST, ManifestDocument, OCI_INDEX, OCI_MANIFEST, Platform, annotations, config,
+    document,
 };
 use super::reference::Reference;
 use super::registry::fuzzing::docker_config;
@@ -53,10 +54,10 @@ pub fn manifest(data: &[u8]) {
     assert!(annotations(data).is_empty() || raw.is_none() || named("annotations"));
 }
 
-fn fits(document: &Document, data: &[u8]) {
+fn fits(document: &ManifestDocument, data: &[u8]) {
     let blobs = match document {
-        Document::Index(blob) => vec![blob],
-        Document::Image { config, layers } => {
+        ManifestDocument::Index(blob) => vec![blob],
+        ManifestDocument::Image { config, layers } => {
             assert!(layers.len() <= 500);
             layers.iter().map(|layer| &layer.blob).chain([config]).collect()
         }

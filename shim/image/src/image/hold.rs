@@ -7,20 +7,20 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
-use super::Inner;
+use super::ImagesInner;
 
 /// Layers held by one piece of work. Dropping it may delete folders and so blocks; async code has a
 /// [`Lease`] instead.
 #[derive(Debug)]
 pub(crate) struct Hold {
-    inner: Arc<Inner>,
+    inner: Arc<ImagesInner>,
     keys: Vec<String>,
 }
 
 impl Hold {
     /// Takes hold of layers, here or yet to come. To be taken before looking whether they are here:
     /// what was seen before may go until then.
-    pub(crate) fn new(inner: Arc<Inner>, keys: Vec<String>) -> Self {
+    pub(crate) fn new(inner: Arc<ImagesInner>, keys: Vec<String>) -> Self {
         inner.store.hold(&keys);
         Self { inner, keys }
     }

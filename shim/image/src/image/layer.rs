@@ -21,7 +21,7 @@ use tokio::task::spawn_blocking;
 use super::digest::Digest;
 use super::ingest::{Ingest, IngestError};
 use super::manifest::LayerBlob;
-use super::progress::Layer;
+use super::progress::PulledLayer;
 use super::registry::{Download, RegistryError};
 use super::store::StoreError;
 use flow::{FeedEnd, Flow, TapResult};
@@ -191,7 +191,7 @@ pub(crate) async fn feed(
     mut download: Download,
     wanted: u64,
     chunks: mpsc::Sender<Chunk>,
-    progress: &Layer,
+    progress: &PulledLayer,
 ) -> Result<bool, RegistryError> {
     let (ring, mut found) = (Arc::new(Semaphore::new(RING)), 0);
     loop {

@@ -21,7 +21,7 @@ use super::manifest::ManifestError;
 use super::pull;
 use super::reference::ReferenceError;
 use super::store::record::ImageRecord;
-use super::{Error, Image, Inner};
+use super::{Error, Image, ImagesInner};
 use contents::ArchivedImage;
 use gantry_base::timeline::Recorder;
 use gantry_unpack::TarError;
@@ -159,7 +159,7 @@ pub struct Naming {
 /// # Errors
 /// [`Error::Archive`], and those of a pull's layers; images before the one that failed stay.
 pub(super) async fn load(
-    inner: &Arc<Inner>,
+    inner: &Arc<ImagesInner>,
     naming: Naming,
     chunks: mpsc::Receiver<Upload>,
 ) -> Result<Vec<Arc<Image>>, Error> {
@@ -179,7 +179,11 @@ pub(super) async fn load(
     Ok(images)
 }
 
-async fn image(inner: &Arc<Inner>, spool: &Arc<Spool>, found: ArchivedImage) -> Result<Arc<Image>, Error> {
+async fn image(
+    inner: &Arc<ImagesInner>,
+    spool: &Arc<Spool>,
+    found: ArchivedImage,
+) -> Result<Arc<Image>, Error> {
     let name = found.names.first().map(ToString::to_string).unwrap_or_default();
     let id = found.id.digest.to_string();
     let size = found.layers.iter().fold(found.id.size, |sum, layer| sum.saturating_add(layer.blob.size));
@@ -209,7 +213,7 @@ async fn image(inner: &Arc<Inner>, spool: &Arc<Spool>, found: ArchivedImage) -> 
 
 /// Unpacks the layers that are not here.
 async fn fetch_layer(
-    inner: &Arc<Inner>,
+    inner: &Arc<ImagesInner>,
     spool: &Arc<Spool>,
     name: &str,
     expected_layers: Vec<ExpectedLayer>,
@@ -240,7 +244,7 @@ async fn fetch_layer(
 }
 
 async fn unpack(
-    inner: &Arc<Inner>,
+    inner: &Arc<ImagesInner>,
     spool: &Arc<Spool>,
     expected: ExpectedLayer,
     at: u64,

@@ -69,7 +69,7 @@ pub(crate) struct LayerBlob {
 
 /// What a digest under `manifests/` turned out to be.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Document {
+pub(crate) enum ManifestDocument {
     /// An index; the entry for this node.
     Index(Blob),
     /// The manifest of one image.
@@ -198,7 +198,7 @@ pub(crate) fn document(
     digest: Digest,
     content_type: &str,
     platform: &Platform,
-) -> Result<Document, ManifestError> {
+) -> Result<ManifestDocument, ManifestError> {
     let raw: RawDocument = json(bytes, "manifest", digest)?;
     if raw.manifests.is_some() && (raw.layers.is_some() || raw.config.is_some()) {
         return Err(ManifestError::Ambiguous { digest });
@@ -212,7 +212,7 @@ pub(crate) fn document(
     let typed = |types: [&str; 2]| raw.media_type.as_deref().is_none_or(|declared| types.contains(&declared));
     match (raw.manifests, raw.config, raw.layers) {
         (Some(entries), _, _) if typed([OCI_INDEX, DOCKER_LIST]) => {
-            pick(&entries, digest, platform).map(Document::Index)
+            pick(&entries, digest, platform).map(ManifestDocument::Index)
         }
         (None, Some(config), Some(layers)) if typed([OCI_MANIFEST, DOCKER_MANIFEST]) => {
             image(&config, &layers, digest)
@@ -261,7 +261,7 @@ fn image(
     config: &RawDescriptor,
     layers: &[RawDescriptor],
     digest: Digest,
-) -> Result<Document, ManifestError> {
+) -> Result<ManifestDocument, ManifestError> {
     if layers.len() > MAX_LAYERS {
         return Err(ManifestError::Many { what: "manifest", digest, count: layers.len(), limit: MAX_LAYERS });
     }
@@ -279,7 +279,7 @@ fn image(
     let layers = layers.iter().map(|layer| {
         Ok(LayerBlob { blob: blob(layer, digest)?, packing: packing(&layer.media_type, digest)? })
     });
-    Ok(Document::Image { config: blob(config, digest)?, layers: layers.collect::<Result<_, _>>()? })
+    Ok(ManifestDocument::Image { config: blob(config, digest)?, layers: layers.collect::<Result<_, _>>()? })
 }
 
 fn packing(media_type: &str, digest: Digest) -> Result<Packing, ManifestError> {
@@ -366,7 +366,7 @@ mod tests {
     const B: &str = "sha256:bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
     const AMD64: Platform = Platform { architecture: "amd64" };
 
-    fn read(text: &str) -> Result<Document, ManifestError> {
+    fn read(text: &str) -> Result<ManifestDocument, ManifestError> {
         document(text.as_bytes(), Digest::of(text.as_bytes()), "", &AMD64)
     }
 
@@ -399,7 +399,7 @@ mod tests {
             (OCI_MANIFEST, "application/vnd.oci.image.layer.v1.tar+zstd", Packing::Zstd),
             (DOCKER_MANIFEST, "application/vnd.docker.image.rootfs.diff.tar.gzip", Packing::Gzip),
         ] {
-            let Document::Image { config, layers } = read(&manifest(media, layer)).unwrap() else {
+            let ManifestDocument::Image { config, layers } = read(&manifest(media, layer)).unwrap() else {
                 panic!("an image")
             };
             assert_eq!(config, Blob { digest: A.parse().unwrap(), size: 3 });
@@ -429,7 +429,10 @@ mod tests {
     #[test]
     fn the_index_entry_of_this_platform_is_taken() {
         let list = index(&[("linux", "arm64", "v8"), ("linux", "amd64", ""), ("unknown", "unknown", "")]);
-        assert_eq!(read(&list).unwrap(), Document::Index(Blob { digest: A.parse().unwrap(), size: 1 }));
+        assert_eq!(
+            read(&list).unwrap(),
+            ManifestDocument::Index(Blob { digest: A.parse().unwrap(), size: 1 })
+        );
         let error = read(&index(&[("linux", "arm64", "v8"), ("linux", "amd64", "v3")])).unwrap_err();
         assert!(error.to_string().ends_with("it has linux/arm64/v8, linux/amd64/v3"), "{error}");
     }

@@ -19,7 +19,7 @@ use gantry_base::timeline::unix_nanos;
 pub(super) struct PullBoard {
     pulls: Mutex<HashMap<String, Weak<Pull>>>,
     /// By diff id: pulls that wait for one layer see the same numbers.
-    layers: Mutex<HashMap<Digest, Weak<Layer>>>,
+    layers: Mutex<HashMap<Digest, Weak<PulledLayer>>>,
 }
 
 /// One pull.
@@ -28,12 +28,12 @@ pub(super) struct Pull {
     image: String,
     started: i64,
     stage: AtomicU8,
-    layers: OnceLock<Vec<Arc<Layer>>>,
+    layers: OnceLock<Vec<Arc<PulledLayer>>>,
 }
 
 /// One layer.
 #[derive(Debug)]
-pub(super) struct Layer {
+pub(super) struct PulledLayer {
     digest: Digest,
     total: u64,
     downloaded: AtomicU64,
@@ -92,14 +92,14 @@ impl PullBoard {
         pull
     }
 
-    pub(super) fn layer(&self, expected: &ExpectedLayer) -> Arc<Layer> {
+    pub(super) fn layer(&self, expected: &ExpectedLayer) -> Arc<PulledLayer> {
         let mut layers = self.layers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(layer) = layers.get(&expected.diff_id).and_then(Weak::upgrade) {
             return layer;
         }
         layers.retain(|_, layer| layer.strong_count() > 0);
         let blob = &expected.layer.blob;
-        let layer = Arc::new(Layer {
+        let layer = Arc::new(PulledLayer {
             digest: blob.digest,
             total: blob.size,
             downloaded: AtomicU64::new(0),
@@ -112,7 +112,7 @@ impl PullBoard {
 }
 
 impl Pull {
-    pub(super) fn set_layers(&self, layers: Vec<Arc<Layer>>) {
+    pub(super) fn set_layers(&self, layers: Vec<Arc<PulledLayer>>) {
         // One pull resolves once.
         let _ = self.layers.set(layers);
         self.stage.store(1, Ordering::Relaxed);
@@ -123,7 +123,7 @@ impl Pull {
     }
 }
 
-impl Layer {
+impl PulledLayer {
     /// A download begins, maybe anew after another pull's failure.
     pub(super) fn restart(&self) {
         self.downloaded.store(0, Ordering::Relaxed);

@@ -10,11 +10,11 @@ use super::auth::Auth;
 use super::digest::Digest;
 use super::hold::{Hold, Lease};
 use super::layer::{ExpectedLayer, LayerError};
-use super::manifest::{self, Blob, Document, LayerBlob, ManifestError, Platform};
+use super::manifest::{self, Blob, LayerBlob, ManifestDocument, ManifestError, Platform};
 use super::reference::Reference;
 use super::registry::{RegistryError, Repository};
 use super::store::record::ImageRecord;
-use super::{Error, Image, Inner, Optimisation};
+use super::{Error, Image, ImagesInner, Optimisation};
 use gantry_base::timeline::{Recorder, Span};
 pub(super) use layers::{check_implied_weight, unpack_and_store};
 
@@ -40,7 +40,7 @@ struct ResolvedImage {
 /// One pull. Failed, or dropped at any await, it leaves nothing: an unfinished folder belongs to a
 /// blocking thread that removes it as soon as its pipe breaks, a finished one to those who hold it.
 pub(super) async fn pull(
-    inner: Arc<Inner>,
+    inner: Arc<ImagesInner>,
     reference: Reference,
     auth: Option<Auth>,
     spans: Recorder,
@@ -91,7 +91,7 @@ pub(super) async fn pull(
 /// # Errors
 /// [`Error::Fixup`], [`Error::Layer`], [`Error::Store`].
 pub(super) async fn finish(
-    inner: Arc<Inner>,
+    inner: Arc<ImagesInner>,
     id: String,
     record: ImageRecord,
     names: Vec<String>,
@@ -114,7 +114,7 @@ pub(super) async fn finish(
 }
 
 /// A committed image is usable at once; durable before that only where it is asked for. Blocks.
-fn flush_if_durable(inner: &Inner) -> Result<(), Error> {
+fn flush_if_durable(inner: &ImagesInner) -> Result<(), Error> {
     if inner.switches.has(Optimisation::SyncBehind) {
         return Ok(());
     }
@@ -123,7 +123,7 @@ fn flush_if_durable(inner: &Inner) -> Result<(), Error> {
 
 /// An image that is here already, and the hold on its layers. Looked for again once they are held: it
 /// may have been removed in between.
-pub(super) fn find_known_image(inner: &Arc<Inner>, id: &str) -> Option<(ImageRecord, Lease)> {
+pub(super) fn find_known_image(inner: &Arc<ImagesInner>, id: &str) -> Option<(ImageRecord, Lease)> {
     let record = inner.store.image_record(id)?;
     let lease = Lease::new(Hold::new(Arc::clone(inner), record.keys().cloned().collect()));
     inner.store.image_record(id).is_some().then(|| (ImageRecord::clone(&record), lease))
@@ -160,7 +160,7 @@ impl ResolvedImage {
 
 /// The config's text, and the diff ids in it.
 async fn config(
-    inner: &Inner,
+    inner: &ImagesInner,
     repository: &Repository,
     name: &str,
     resolved: &ResolvedImage,
@@ -201,11 +201,11 @@ async fn resolve(
         let named = *named.get_or_insert(fetched.digest);
         let document = manifest::document(&fetched.bytes, fetched.digest, &fetched.content_type, platform);
         match document.map_err(|source| invalid(&name, source))? {
-            Document::Index(entry) => {
+            ManifestDocument::Index(entry) => {
                 wanted = Some(entry.digest);
                 address = entry.digest.to_string();
             }
-            Document::Image { config, layers } => {
+            ManifestDocument::Image { config, layers } => {
                 let manifest = String::from_utf8_lossy(&fetched.bytes).into_owned();
                 return Ok(ResolvedImage {
                     named,

@@ -34,12 +34,12 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use super::digest::Digest;
 use super::ingest::IngestError;
 use super::manifest::{self, ManifestError, Platform};
-use super::{Config, Image};
+use super::{Image, ImagesConfig};
 use crate::trash;
-use disk::Disk;
+use disk::IndexDatabase;
 use flush::{Syncfs, WriteBack};
 use journal::Journal;
-use record::{Change, ImageRecord, LayerRecord};
+use record::{ImageRecord, LayerRecord, StoreChange};
 
 /// Why the store failed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -124,10 +124,10 @@ pub(crate) fn is_there(root: &Path) -> bool {
 
 /// The index. One per node: redb's lock keeps a second process out.
 #[derive(Debug)]
-pub(crate) struct Store {
+pub(crate) struct ImageStore {
     layers_dir: PathBuf,
     ingest_dir: PathBuf,
-    disk: Disk,
+    disk: IndexDatabase,
     write_back: Box<dyn WriteBack>,
     /// Held for a whole flush, which takes as long as the disk needs. Taken before `writing`.
     flushing: Mutex<()>,
@@ -136,11 +136,11 @@ pub(crate) struct Store {
     writing: Mutex<()>,
     /// Taken before `state`, never the other way round.
     journal: Mutex<Journal>,
-    state: RwLock<State>,
+    state: RwLock<StoreState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct StoreState {
     layers: HashMap<String, Arc<LayerRecord>>,
     images: HashMap<String, StoredImage>,
     /// `repository:tag` and `repository@digest` → image id.
@@ -163,14 +163,14 @@ fn folder_of(key: &str) -> Option<String> {
     Some(format!("sha256:{hex}").parse::<Digest>().ok()?.short())
 }
 
-impl Store {
+impl ImageStore {
     /// Opens the store, brings memory up to date and deletes what nobody knows. Blocks. `pinned` are
     /// layers that containers need: they are held from the first.
     ///
     /// # Errors
     /// [`StoreError`], `Version` among them.
     pub(crate) fn open<'a>(
-        config: &Config,
+        config: &ImagesConfig,
         pinned: impl Iterator<Item = &'a String>,
     ) -> Result<Self, StoreError> {
         let layers_dir = config.root.join("layers");
@@ -183,7 +183,7 @@ impl Store {
     }
 
     fn open_with<'a>(
-        config: &Config,
+        config: &ImagesConfig,
         pinned: impl Iterator<Item = &'a String>,
         write_back: Box<dyn WriteBack>,
     ) -> Result<Self, StoreError> {
@@ -192,10 +192,10 @@ impl Store {
         for folder in [&layers_dir, &ingest_dir, &journal_dir] {
             make_folder(folder, 0o700)?;
         }
-        let (disk, mut changes) = Disk::open(&config.root.join(INDEX))?;
+        let (disk, mut changes) = IndexDatabase::open(&config.root.join(INDEX))?;
         let (journal, pending) = Journal::open(&journal_dir)?;
         changes.extend(pending);
-        let mut state = State::default();
+        let mut state = StoreState::default();
         for change in changes {
             state.note(change);
         }
@@ -219,7 +219,7 @@ impl Store {
         store.keep_folders_of(&named)?;
         store.drop_unusable()?;
         store.delete_unknown()?;
-        store.write(State::show_all)?;
+        store.write(StoreState::show_all)?;
         Ok(store)
     }
 
@@ -273,7 +273,7 @@ impl Store {
         // Journal and memory see changes in one order, and no layer goes meanwhile.
         let mut journal = self.journal();
         self.read(|state| state.chain_of(id, &record).map(drop))?;
-        let change = Change::Image { id: id.to_owned(), record, names };
+        let change = StoreChange::Image { id: id.to_owned(), record, names };
         journal.write(change.clone())?;
         self.write(|state| {
             state.note(change);
@@ -321,12 +321,12 @@ impl Store {
     /// had brought when the last process died.
     fn drop_unusable(&self) -> Result<(), StoreError> {
         let gone = self.write(|state| {
-            let mut gone: Vec<Change> = Vec::new();
+            let mut gone: Vec<StoreChange> = Vec::new();
             for (key, layer) in &state.layers {
                 // In doubt, and on disk from before: a crash came between its commit and the journal's end.
                 let is_doubtful = state.doubtful.contains_key(&layer.folder);
                 if is_doubtful || !self.layers_dir.join(&layer.folder).is_dir() {
-                    gone.push(Change::DropLayer { key: key.clone() });
+                    gone.push(StoreChange::DropLayer { key: key.clone() });
                 }
             }
             gone.iter().for_each(|change| state.note(change.clone()));
@@ -338,15 +338,15 @@ impl Store {
                 .collect();
             for id in broken {
                 tracing::warn!(image = %id, "a layer of the image is gone: it must be pulled again");
-                let change = Change::DropImage { id, names: Vec::new() };
+                let change = StoreChange::DropImage { id, names: Vec::new() };
                 state.note(change.clone());
                 gone.push(change);
             }
             let unneeded = state.collect_unneeded().into_iter();
-            gone.extend(unneeded.map(|(key, _)| Change::DropLayer { key }));
+            gone.extend(unneeded.map(|(key, _)| StoreChange::DropLayer { key }));
             gone
         });
-        for folder in self.write(State::collect_doubtful) {
+        for folder in self.write(StoreState::collect_doubtful) {
             self.journal().forget_doubtful(&folder)?;
         }
         if gone.is_empty() {
@@ -424,32 +424,32 @@ impl Store {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+    fn read<T>(&self, look: impl FnOnce(&StoreState) -> T) -> T {
         look(&self.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn write<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn write<T>(&self, change: impl FnOnce(&mut StoreState) -> T) -> T {
         change(&mut self.state.write().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl State {
+impl StoreState {
     /// Notes a change; what is shown of images follows by `show_all`.
-    fn note(&mut self, change: Change) {
+    fn note(&mut self, change: StoreChange) {
         match change {
-            Change::Layer { key, record } => {
+            StoreChange::Layer { key, record } => {
                 // Its list is an image's to make large; it is needed once for each image that has the layer.
                 let record = LayerRecord { implied: Vec::new(), ..record };
                 drop(self.layers.insert(key, Arc::new(record)));
             }
-            Change::Image { id, record, names } => {
+            StoreChange::Image { id, record, names } => {
                 self.names.extend(names.into_iter().map(|name| (name, id.clone())));
                 let shown = Arc::new(Image::with_id(id.clone()));
                 self.images.insert(id, StoredImage { record: Arc::new(record), shown });
             }
-            Change::Name { name, id } => drop(self.names.insert(name, id)),
-            Change::DropLayer { key } => drop(self.layers.remove(&key)),
-            Change::DropImage { id, names } => {
+            StoreChange::Name { name, id } => drop(self.names.insert(name, id)),
+            StoreChange::DropLayer { key } => drop(self.layers.remove(&key)),
+            StoreChange::DropImage { id, names } => {
                 self.images.remove(&id);
                 self.names.retain(|name, own| *own != id && !names.contains(name));
             }

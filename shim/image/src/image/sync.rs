@@ -1,5 +1,5 @@
 //! The thread that makes images durable behind their users' backs. Owns when, not how (that is
-//! `Store::flush`). Called by `Images`.
+//! `ImageStore::flush`). Called by `Images`.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use gantry_failpoint::failpoint;
 
-use super::store::Store;
+use super::store::ImageStore;
 
 /// After a failure: a full disk may be emptied.
 const AGAIN: Duration = Duration::from_secs(30);
@@ -23,7 +23,7 @@ pub(crate) struct Syncer {
 impl Syncer {
     /// # Errors
     /// No thread could be made.
-    pub(crate) fn start(store: Arc<Store>) -> std::io::Result<Self> {
+    pub(crate) fn start(store: Arc<ImageStore>) -> std::io::Result<Self> {
         let (wake, woken) = sync_channel(1);
         let thread =
             thread::Builder::new().name("image-sync".to_owned()).spawn(move || run(&store, &woken))?;
@@ -52,7 +52,7 @@ impl Drop for Syncer {
     }
 }
 
-fn run(store: &Store, woken: &Receiver<()>) {
+fn run(store: &ImageStore, woken: &Receiver<()>) {
     let mut failed = false;
     loop {
         let next = if failed {

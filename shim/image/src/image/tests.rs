@@ -21,9 +21,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::registry::TransferLimits;
-use super::{Class, Config, Error, Image, Images, Reference, Switches, Unpacker, open_store};
+use super::{Class, Error, Image, Images, ImagesConfig, Reference, Switches, Unpacker, open_store};
 use gantry_base::timeline::Recorder;
-use server::{Registry, Request, TestAnswer};
+use server::{Registry, RegistryRequest, TestAnswer};
 
 /// A node's folders and its images, without the sync thread unless a test starts it.
 struct TestNode {
@@ -81,8 +81,8 @@ impl TestNode {
     }
 }
 
-fn config(folder: &Path) -> Config {
-    Config {
+fn config(folder: &Path) -> ImagesConfig {
+    ImagesConfig {
         root: folder.join("root"),
         state: folder.join("state"),
         hosts_dir: Some(folder.join("certs.d")),

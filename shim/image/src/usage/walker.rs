@@ -23,7 +23,7 @@ pub const PATIENCE: Duration = Duration::from_millis(500);
 
 /// What is known of one folder.
 #[derive(Debug, Default)]
-pub struct Figure(Mutex<State>);
+pub struct Figure(Mutex<UsageState>);
 
 /// ```text
 /// due ──ask──▶ waiting ──counted──▶ known, for as long as it is fresh ──▶ due
@@ -31,7 +31,7 @@ pub struct Figure(Mutex<State>);
 ///  └── at first
 /// ```
 #[derive(Debug, Default)]
-struct State {
+struct UsageState {
     last_count: Option<LastCount>,
     waiting: bool,
 }

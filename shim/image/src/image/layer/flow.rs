@@ -17,7 +17,7 @@ use rustix::pipe::SpliceFlags;
 use tokio::sync::mpsc;
 
 use super::disk_guard::{DiskGuard, PipeWaiter, worker};
-use super::worker::{ProcessEnd, UnpackOptions, Worker};
+use super::worker::{ProcessEnd, UnpackOptions, UnpackWorker};
 use super::{Chunk, LayerError, MAX_ENTRIES};
 use crate::image::digest::{Digest, Hasher};
 use crate::image::manifest::LayerBlob;
@@ -88,7 +88,7 @@ pub(super) fn run(
     let seconds = LEAST_SECONDS + limit / SLOWEST;
     let command =
         UnpackCommand::Unpack { folder: folder.to_owned(), entries: MAX_ENTRIES, bytes: limit, seconds };
-    let mut unpack = Worker::start(options, &command)?;
+    let mut unpack = UnpackWorker::start(options, &command)?;
     let archive = unpack.input.take();
     if packing == Packing::Plain {
         let fed = feed(&mut chunks, size, archive, &mut guard.waiter());
@@ -96,7 +96,7 @@ pub(super) fn run(
         let verdict = verdict(&mut unpack, &guard, fed.end != FeedEnd::GivenUp);
         return Ok(Flow { feed_result: fed, inflate_result: Ok(()), tap_result: tapped, verdict });
     }
-    let mut inflate = Worker::start(options, &UnpackCommand::Inflate { packing, seconds })?;
+    let mut inflate = UnpackWorker::start(options, &UnpackCommand::Inflate { packing, seconds })?;
     let (bytes, inflated) = (inflate.input.take(), inflate.output.take());
     let (fed, tapped) = thread::scope(|scope| {
         let tap = scope.spawn(|| tap(inflated, archive, limit, &mut guard.waiter()));
@@ -206,7 +206,7 @@ fn tap(
 }
 
 /// The unpacker's last word. `patient`: it has had all that there is.
-fn verdict(unpack: &mut Worker, guard: &DiskGuard, patient: bool) -> Result<UnpackVerdict, LayerError> {
+fn verdict(unpack: &mut UnpackWorker, guard: &DiskGuard, patient: bool) -> Result<UnpackVerdict, LayerError> {
     let killed = |detail: String| LayerError::Killed { which: "unpacker", detail };
     if !patient {
         unpack.kill();
@@ -239,7 +239,7 @@ fn verdict(unpack: &mut Worker, guard: &DiskGuard, patient: bool) -> Result<Unpa
 }
 
 /// `unheard`: the unpacker stopped listening, and the inflater may only have noticed that.
-fn check_inflater(inflate: &mut Worker, packing: Packing, unheard: bool) -> Result<(), LayerError> {
+fn check_inflater(inflate: &mut UnpackWorker, packing: Packing, unheard: bool) -> Result<(), LayerError> {
     match inflate.end()? {
         ProcessEnd::Done => Ok(()),
         ProcessEnd::Code(74) if unheard => Ok(()),

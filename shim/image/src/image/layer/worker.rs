@@ -54,7 +54,7 @@ impl UnpackOptions {
 }
 
 /// A process at work.
-pub(super) struct Worker {
+pub(super) struct UnpackWorker {
     process: WorkerProcess,
     /// What it reads; writing never blocks. Dropped: the end.
     pub(super) input: Option<File>,
@@ -76,7 +76,7 @@ pub(super) enum ProcessEnd {
     Signal(i32),
 }
 
-impl Worker {
+impl UnpackWorker {
     /// Starts a process for `command`.
     ///
     /// # Errors
@@ -161,7 +161,7 @@ impl Worker {
     }
 }
 
-impl Drop for Worker {
+impl Drop for UnpackWorker {
     fn drop(&mut self) {
         (self.input, self.output) = (None, None);
         match &mut self.process {
@@ -221,7 +221,7 @@ mod tests {
         let options = UnpackOptions::new(Unpacker::Program(path), &Switches::default());
         let command = UnpackCommand::Inflate { packing: Packing::Gzip, seconds: 1 };
         let mut worker = loop {
-            match Worker::start(&options, &command) {
+            match UnpackWorker::start(&options, &command) {
                 // A child of another test has the file open for writing for a moment, as its copy of ours.
                 Err(LayerError::Worker { source, .. })
                     if source.kind() == std::io::ErrorKind::ExecutableFileBusy => {}

@@ -12,7 +12,7 @@ use super::spool::{Spool, SpooledFile};
 use super::{ArchiveError, Naming};
 use crate::image::digest::Digest;
 use crate::image::manifest::{
-    self, Blob, DOCKER_MANIFEST, Document, LayerBlob, ManifestError, Packing, Platform, RawPlatform,
+    self, Blob, DOCKER_MANIFEST, LayerBlob, ManifestDocument, ManifestError, Packing, Platform, RawPlatform,
 };
 use crate::image::reference::Reference;
 use gantry_unpack::clip;
@@ -206,8 +206,8 @@ fn image(
     for _ in 0..MAX_DEPTH {
         let bytes = blob(spool, digest, MAX_MANIFEST)?;
         match manifest::document(&bytes, digest, &media, platform).map_err(invalid)? {
-            Document::Index(entry) => (digest, media) = (entry.digest, String::new()),
-            Document::Image { config, layers } => {
+            ManifestDocument::Index(entry) => (digest, media) = (entry.digest, String::new()),
+            ManifestDocument::Image { config, layers } => {
                 let places = layers
                     .iter()
                     .map(|layer| Ok(verified_file(spool, &path_of(layer.blob.digest), layer.blob.digest)?.at))

@@ -15,7 +15,7 @@ use crate::image::layer::LayerError;
 use crate::image::store::StoreError;
 use crate::image::store::chain::chain;
 use crate::image::store::record::{ImageRecord, LayerRecord};
-use crate::image::{Error, Image, Inner};
+use crate::image::{Error, Image, ImagesInner};
 use gantry_unpack::{UnpackError, unescape};
 
 /// Half a minute of looking into folders, on a thread that nobody can stop. An image of thirty layers with
@@ -27,7 +27,7 @@ const MOST_LOOKS: u64 = 5_000_000;
 /// # Errors
 /// [`Error::Fixup`], [`Error::Layer`], [`Error::Store`].
 pub(super) fn commit(
-    inner: &Arc<Inner>,
+    inner: &Arc<ImagesInner>,
     id: &str,
     mut record: ImageRecord,
     names: Vec<String>,
@@ -45,7 +45,7 @@ pub(super) fn commit(
 }
 
 /// The key of the chain's fix-up layer, made if need be; None when the chain needs none.
-fn fix_up(inner: &Arc<Inner>, id: &str, diff_ids: &[String]) -> Result<Option<(String, Hold)>, Error> {
+fn fix_up(inner: &Arc<ImagesInner>, id: &str, diff_ids: &[String]) -> Result<Option<(String, Hold)>, Error> {
     let store = &inner.store;
     let records: HashMap<&str, Arc<LayerRecord>> =
         diff_ids.iter().filter_map(|key| Some((key.as_str(), store.layer(key)?))).collect();

@@ -25,7 +25,7 @@ use crate::image::registry::Repository;
 use crate::image::single_flight::Flight;
 use crate::image::store::record::{LayerRecord, weigh};
 use crate::image::unpack_slots::PullQuota;
-use crate::image::{Error, Inner, Optimisation};
+use crate::image::{Error, ImagesInner, Optimisation};
 use gantry_base::timeline::{Recorder, Span, unix_nanos};
 use gantry_unpack::escape;
 
@@ -40,7 +40,7 @@ const MOST_IMPLIED_OF_IMAGE: u64 = 8 << 20;
 /// Fetches the layers of one pull.
 #[derive(Clone)]
 struct LayerFetcher {
-    inner: Arc<Inner>,
+    inner: Arc<ImagesInner>,
     repository: Arc<Repository>,
     quota: PullQuota,
 }
@@ -59,7 +59,7 @@ enum FlightRole {
 /// # Errors
 /// Of the first that can't be had; the others stop then.
 pub(super) async fn fetch_layers(
-    inner: &Arc<Inner>,
+    inner: &Arc<ImagesInner>,
     repository: &Arc<Repository>,
     name: &str,
     expected_layers: Vec<ExpectedLayer>,
@@ -277,7 +277,7 @@ impl LayerFetcher {
 
 /// Looked at with each layer that comes: the next one may be refused before it fills anything.
 pub(in crate::image) fn check_implied_weight(
-    inner: &Inner,
+    inner: &ImagesInner,
     name: &str,
     keys: &[String],
 ) -> Result<(), Error> {
@@ -298,7 +298,7 @@ fn check_weights(name: &str, weights: impl Iterator<Item = u64>) -> Result<(), E
 
 /// Unpacks what comes and makes it known. Blocks.
 pub(in crate::image) fn unpack_and_store(
-    inner: &Inner,
+    inner: &ImagesInner,
     expected: &ExpectedLayer,
     chunks: mpsc::Receiver<Chunk>,
     recorder: &Recorder,

@@ -101,13 +101,13 @@ pub async fn check(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::tests::server::{Registry, Request, TestAnswer};
+    use crate::image::tests::server::{Registry, RegistryRequest, TestAnswer};
 
     fn auth(password: &str) -> Auth {
         Auth { username: "user".into(), password: password.into(), ..Auth::default() }
     }
 
-    fn shows(request: &Request, value: &str) -> bool {
+    fn shows(request: &RegistryRequest, value: &str) -> bool {
         request.headers.get("authorization").is_some_and(|own| own == value)
     }
 

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::record::{ImageRecord, LayerRecord};
-use super::{Store, StoreError};
+use super::{ImageStore, StoreError};
 use crate::image::digest::Digest;
 use crate::usage::{FileBytes, of_files};
 
@@ -90,7 +90,7 @@ impl Index {
     }
 }
 
-impl Store {
+impl ImageStore {
     /// Holds images and layers against the disk. Blocks for as long as it takes to look at each file of each layer.
     ///
     /// # Errors

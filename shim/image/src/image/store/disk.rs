@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::StoreError;
-use super::record::{Change, LayerRecord, VERSION};
+use super::record::{LayerRecord, StoreChange, VERSION};
 use crate::contained::contained;
 
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
@@ -26,18 +26,18 @@ const NAMES: TableDefinition<'_, &str, &str> = TableDefinition::new("names");
 const CACHE: usize = 4 << 20;
 
 #[derive(Debug)]
-pub(super) struct Disk {
+pub(super) struct IndexDatabase {
     /// None: it could not be opened again.
     database: RwLock<Option<Database>>,
     path: PathBuf,
 }
 
-impl Disk {
+impl IndexDatabase {
     /// Opens or makes the file and reads all of it.
     ///
     /// # Errors
     /// [`StoreError::Version`], [`StoreError::Database`], [`StoreError::Record`].
-    pub(super) fn open(path: &Path) -> Result<(Self, Vec<Change>), StoreError> {
+    pub(super) fn open(path: &Path) -> Result<(Self, Vec<StoreChange>), StoreError> {
         match Self::read_contained(path) {
             Err(error) if is_damage(&error) => {
                 let aside = set_aside(path)?;
@@ -54,12 +54,12 @@ impl Disk {
     }
 
     /// redb takes it for its own mistake when a page is not what it wrote, and panics.
-    fn read_contained(path: &Path) -> Result<(Self, Vec<Change>), StoreError> {
+    fn read_contained(path: &Path) -> Result<(Self, Vec<StoreChange>), StoreError> {
         contained(|| Self::read(path))
             .unwrap_or_else(|said| Err(StoreError::Damaged { path: path.to_owned(), said }))
     }
 
-    fn read(path: &Path) -> Result<(Self, Vec<Change>), StoreError> {
+    fn read(path: &Path) -> Result<(Self, Vec<StoreChange>), StoreError> {
         let mut database = create(path)?;
         // Else a page that nothing reads now would end the process when something is written, at every start.
         let is_whole = database.check_integrity();
@@ -80,12 +80,12 @@ impl Disk {
         let mut changes = Vec::new();
         for (key, value) in rows.layers {
             let record = LayerRecord { implied: Vec::new(), ..disk.parse(&key, &value)? };
-            changes.push(Change::Layer { record, key });
+            changes.push(StoreChange::Layer { record, key });
         }
         for (id, value) in rows.images {
-            changes.push(Change::Image { record: disk.parse(&id, &value)?, id, names: Vec::new() });
+            changes.push(StoreChange::Image { record: disk.parse(&id, &value)?, id, names: Vec::new() });
         }
-        changes.extend(rows.names.into_iter().map(|(name, id)| Change::Name { name, id }));
+        changes.extend(rows.names.into_iter().map(|(name, id)| StoreChange::Name { name, id }));
         Ok((disk, changes))
     }
 
@@ -111,8 +111,8 @@ impl Disk {
     ///
     /// # Errors
     /// [`StoreError::Database`].
-    pub(super) fn apply<'a>(&self, changes: impl Iterator<Item = &'a Change>) -> Result<(), StoreError> {
-        let steps: Vec<Step<'_>> = changes.map(|change| self.step(change)).collect::<Result<_, _>>()?;
+    pub(super) fn apply<'a>(&self, changes: impl Iterator<Item = &'a StoreChange>) -> Result<(), StoreError> {
+        let steps: Vec<IndexWrite<'_>> = changes.map(|change| self.step(change)).collect::<Result<_, _>>()?;
         self.with("writing", |database| commit(database, &steps))
     }
 
@@ -153,13 +153,13 @@ impl Disk {
         Ok(())
     }
 
-    fn step<'a>(&self, change: &'a Change) -> Result<Step<'a>, StoreError> {
+    fn step<'a>(&self, change: &'a StoreChange) -> Result<IndexWrite<'a>, StoreError> {
         Ok(match change {
-            Change::Layer { key, record } => Step::Layer(key, self.print(key, record)?),
-            Change::Image { id, record, names } => Step::Image(id, self.print(id, record)?, names),
-            Change::Name { name, id } => Step::Name(name, id),
-            Change::DropLayer { key } => Step::DropLayer(key),
-            Change::DropImage { id, names } => Step::DropImage(id, names),
+            StoreChange::Layer { key, record } => IndexWrite::Layer(key, self.print(key, record)?),
+            StoreChange::Image { id, record, names } => IndexWrite::Image(id, self.print(id, record)?, names),
+            StoreChange::Name { name, id } => IndexWrite::Name(name, id),
+            StoreChange::DropLayer { key } => IndexWrite::DropLayer(key),
+            StoreChange::DropImage { id, names } => IndexWrite::DropImage(id, names),
         })
     }
 
@@ -252,7 +252,7 @@ fn rows(database: &Database) -> Result<Rows, redb::Error> {
     Ok(Rows { layers: bytes(LAYERS)?, images: bytes(IMAGES)?, names })
 }
 
-fn commit(database: &Database, steps: &[Step<'_>]) -> Result<(), redb::Error> {
+fn commit(database: &Database, steps: &[IndexWrite<'_>]) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
     {
         let mut layers = transaction.open_table(LAYERS)?;
@@ -260,16 +260,16 @@ fn commit(database: &Database, steps: &[Step<'_>]) -> Result<(), redb::Error> {
         let mut names = transaction.open_table(NAMES)?;
         for step in steps {
             match step {
-                Step::Layer(key, record) => drop(layers.insert(*key, record.as_slice())?),
-                Step::Image(id, record, own) => {
+                IndexWrite::Layer(key, record) => drop(layers.insert(*key, record.as_slice())?),
+                IndexWrite::Image(id, record, own) => {
                     images.insert(*id, record.as_slice())?;
                     for name in *own {
                         names.insert(name.as_str(), *id)?;
                     }
                 }
-                Step::Name(name, id) => drop(names.insert(*name, *id)?),
-                Step::DropLayer(key) => drop(layers.remove(*key)?),
-                Step::DropImage(id, own) => {
+                IndexWrite::Name(name, id) => drop(names.insert(*name, *id)?),
+                IndexWrite::DropLayer(key) => drop(layers.remove(*key)?),
+                IndexWrite::DropImage(id, own) => {
                     images.remove(*id)?;
                     names.retain(|name, of| of != *id && !own.iter().any(|own| own == name))?;
                 }
@@ -288,7 +288,7 @@ struct Rows {
     names: Vec<(String, String)>,
 }
 
-enum Step<'a> {
+enum IndexWrite<'a> {
     Layer(&'a str, Vec<u8>),
     Image(&'a str, Vec<u8>, &'a [String]),
     Name(&'a str, &'a str),
@@ -345,13 +345,13 @@ mod tests {
     fn a_disk_that_was_full_is_written_to_again_when_it_has_room() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("images.redb");
-        drop(Disk::open(&path).unwrap());
+        drop(IndexDatabase::open(&path).unwrap());
         let full = Arc::new(AtomicBool::new(false));
         let file = File::options().read(true).write(true).open(&path).unwrap();
         let backend = Filling { file, full: Arc::clone(&full) };
         let database = Database::builder().create_with_backend(backend).unwrap();
-        let disk = Disk { database: RwLock::new(Some(database)), path: path.clone() };
-        let name = |name: &str| [Change::Name { name: name.to_owned(), id: "i".to_owned() }];
+        let disk = IndexDatabase { database: RwLock::new(Some(database)), path: path.clone() };
+        let name = |name: &str| [StoreChange::Name { name: name.to_owned(), id: "i".to_owned() }];
         disk.apply(name("before").iter()).unwrap();
         full.store(true, Ordering::SeqCst);
         let failed = disk.apply(name("lost").iter()).unwrap_err();
@@ -364,7 +364,7 @@ mod tests {
         disk.apply(name("after").iter()).unwrap();
         assert!(disk.layer("none").unwrap().is_none());
         drop(disk);
-        let (_, changes) = Disk::open(&path).unwrap();
+        let (_, changes) = IndexDatabase::open(&path).unwrap();
         assert_eq!(changes, [name("after"), name("before")].concat());
     }
 }

@@ -19,9 +19,9 @@ use std::sync::Arc;
 use gantry_failpoint::failpoint;
 use rustix::io::Errno;
 
-use super::record::Change;
+use super::record::StoreChange;
 use super::write_back::{self, WriteBackFailure};
-use super::{Store, StoreError};
+use super::{ImageStore, StoreError};
 
 /// Who knows what became of what was written.
 pub(super) trait WriteBack: fmt::Debug + Send + Sync {
@@ -56,7 +56,7 @@ impl WriteBack for Syncfs {
     }
 }
 
-impl Store {
+impl ImageStore {
     /// Makes durable what is journaled so far. Blocks for as long as the disk needs.
     ///
     /// # Errors
@@ -110,11 +110,11 @@ impl Store {
                 image = %id, %layer, %error,
                 "the disk failed to write, and some of the image may be lost: it must be pulled again"
             );
-            dropped.push(Change::DropImage { names: self.names_of(&id), id });
+            dropped.push(StoreChange::DropImage { names: self.names_of(&id), id });
         }
         for (key, folder) in &doubted {
             tracing::warn!(layer = %key, folder, %error, "the layer waited for the disk, which failed to write");
-            dropped.push(Change::DropLayer { key: key.clone() });
+            dropped.push(StoreChange::DropLayer { key: key.clone() });
         }
         self.write(|state| {
             dropped.iter().for_each(|change| state.note(change.clone()));

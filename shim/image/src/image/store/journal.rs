@@ -13,7 +13,7 @@ use std::sync::Arc;
 use gantry_failpoint::failpoint;
 
 use super::StoreError;
-use super::record::{Change, LayerRecord, PendingChange, VERSION};
+use super::record::{LayerRecord, PendingChange, StoreChange, VERSION};
 
 /// In the order in which they happened.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct Journal {
     folder: PathBuf,
     boot_id: String,
     next: u64,
-    pending: Vec<(u64, Change)>,
+    pending: Vec<(u64, StoreChange)>,
     /// Up to here redb may have them.
     offered: u64,
     doubtful: Vec<DoubtfulLayer>,
@@ -78,7 +78,7 @@ impl Journal {
     ///
     /// # Errors
     /// [`StoreError::Version`] and the file system's.
-    pub(super) fn open(folder: &Path) -> Result<(Self, Vec<Change>), StoreError> {
+    pub(super) fn open(folder: &Path) -> Result<(Self, Vec<StoreChange>), StoreError> {
         let boot = Path::new("/proc/sys/kernel/random/boot_id");
         let boot_id = fs::read_to_string(boot).map_err(io("read", boot))?.trim().to_owned();
         let mut journal = Self {
@@ -94,7 +94,7 @@ impl Journal {
         for (number, path, is_doubtful) in files {
             journal.next = number + 1;
             match (journal.read(&path)?, is_doubtful) {
-                (Some(Change::Layer { key, record }), true) => {
+                (Some(StoreChange::Layer { key, record }), true) => {
                     journal.doubtful.push(DoubtfulLayer {
                         number,
                         key,
@@ -125,7 +125,7 @@ impl Journal {
     ///
     /// # Errors
     /// The file system's.
-    pub(super) fn write(&mut self, change: Change) -> Result<(), StoreError> {
+    pub(super) fn write(&mut self, change: StoreChange) -> Result<(), StoreError> {
         let path = self.path(self.next);
         let temporary = path.with_extension("new");
         let pending = PendingChange { version: VERSION, boot_id: self.boot_id.clone(), change };
@@ -182,7 +182,7 @@ impl Journal {
         let mut doubted = Vec::new();
         for (number, change) in std::mem::take(&mut self.pending) {
             match change {
-                Change::Layer { key, record: LayerRecord { folder, .. } } => {
+                StoreChange::Layer { key, record: LayerRecord { folder, .. } } => {
                     doubted.push((key.clone(), folder.clone()));
                     self.doubtful.push(DoubtfulLayer { number, key, folder, written: false });
                 }
@@ -222,7 +222,7 @@ impl Journal {
 
     /// All that still waits of what the disk has been synced with, for redb: what was dropped during the sync
     /// is not among it, and never gets there.
-    pub(super) fn pending_until(&mut self, last: u64) -> Vec<(u64, Change)> {
+    pub(super) fn pending_until(&mut self, last: u64) -> Vec<(u64, StoreChange)> {
         self.offered = self.offered.max(last);
         self.pending.iter().filter(|(number, _)| *number <= last).cloned().collect()
     }
@@ -232,16 +232,17 @@ impl Journal {
     /// # Errors
     /// The file system's.
     pub(super) fn drop_layer(&mut self, key: &str) -> Result<(), StoreError> {
-        let is_it = |change: &Change| matches!(change, Change::Layer { key: own, .. } if own == key);
+        let is_it =
+            |change: &StoreChange| matches!(change, StoreChange::Layer { key: own, .. } if own == key);
         match self.pending.iter().position(|(number, change)| *number > self.offered && is_it(change)) {
             Some(at) => self.remove(at),
-            None => self.write(Change::DropLayer { key: key.to_owned() }),
+            None => self.write(StoreChange::DropLayer { key: key.to_owned() }),
         }
     }
 
     /// What waits.
     #[cfg(test)]
-    pub(super) fn pending(&self) -> Vec<Change> {
+    pub(super) fn pending(&self) -> Vec<StoreChange> {
         self.pending.iter().map(|(_, change)| change.clone()).collect()
     }
 
@@ -249,13 +250,13 @@ impl Journal {
     ///
     /// # Errors
     /// The file system's.
-    pub(super) fn forget_dropped(&mut self, gone: &[Change]) -> Result<(), StoreError> {
-        let is_gone = |change: &Change| {
+    pub(super) fn forget_dropped(&mut self, gone: &[StoreChange]) -> Result<(), StoreError> {
+        let is_gone = |change: &StoreChange| {
             gone.iter().any(|gone| match (change, gone) {
-                (Change::Layer { key, .. }, Change::DropLayer { key: gone })
+                (StoreChange::Layer { key, .. }, StoreChange::DropLayer { key: gone })
                 | (
-                    Change::Image { id: key, .. } | Change::Name { id: key, .. },
-                    Change::DropImage { id: gone, .. },
+                    StoreChange::Image { id: key, .. } | StoreChange::Name { id: key, .. },
+                    StoreChange::DropImage { id: gone, .. },
                 ) => key == gone,
                 _ => false,
             })
@@ -269,15 +270,15 @@ impl Journal {
     /// The record of a layer that waits.
     pub(super) fn layer(&self, wanted: &str) -> Option<&LayerRecord> {
         self.pending.iter().rev().find_map(|(_, change)| match change {
-            Change::Layer { key, record } if key == wanted => Some(record),
+            StoreChange::Layer { key, record } if key == wanted => Some(record),
             _ => None,
         })
     }
 
     /// What the layers that wait imply.
     pub(super) fn weight(&self) -> u64 {
-        let weight = |change: &Change| match change {
-            Change::Layer { record, .. } => record.implied_weight,
+        let weight = |change: &StoreChange| match change {
+            StoreChange::Layer { record, .. } => record.implied_weight,
             _ => 0,
         };
         self.pending.iter().map(|(_, change)| weight(change)).sum()
@@ -286,9 +287,11 @@ impl Journal {
     /// Whether a change that waits gives one of these names to an image.
     pub(super) fn names_any(&self, names: &[String]) -> bool {
         self.pending.iter().any(|(_, change)| match change {
-            Change::Image { names: own, .. } => own.iter().any(|own| names.contains(own)),
-            Change::Name { name, .. } => names.contains(name),
-            Change::Layer { .. } | Change::DropLayer { .. } | Change::DropImage { .. } => false,
+            StoreChange::Image { names: own, .. } => own.iter().any(|own| names.contains(own)),
+            StoreChange::Name { name, .. } => names.contains(name),
+            StoreChange::Layer { .. } | StoreChange::DropLayer { .. } | StoreChange::DropImage { .. } => {
+                false
+            }
         })
     }
 
@@ -317,9 +320,9 @@ impl Journal {
     }
 
     /// None: of another boot.
-    fn read(&self, path: &Path) -> Result<Option<Change>, StoreError> {
+    fn read(&self, path: &Path) -> Result<Option<StoreChange>, StoreError> {
         #[derive(serde::Deserialize)]
-        struct Head {
+        struct JournalHead {
             version: u64,
             boot_id: String,
         }
@@ -329,7 +332,7 @@ impl Journal {
             key: "pending".to_owned(),
             source: Arc::new(source),
         };
-        let head: Head = match serde_json::from_slice(&text) {
+        let head: JournalHead = match serde_json::from_slice(&text) {
             Ok(head) => head,
             Err(error) => {
                 // Written whole and then renamed, so only a disk that lost its power leaves such a file: in a

@@ -1,6 +1,6 @@
 //! Which layers stay, and the going of the others. A layer stays while an image has it, or a pull or
 //! a container holds it. Owns the count of holds and the folders' way in and out of `layers/`; never
-//! drops an image. Called by `hold`, `pins` and `pull` on blocking threads, by `Store` at its opening.
+//! drops an image. Called by `hold`, `pins` and `pull` on blocking threads, by `ImageStore` at its opening.
 //!
 //! ```text
 //!            hold                       add_layer                add_image
@@ -18,8 +18,8 @@ use std::thread;
 use std::time::Duration;
 
 use super::journal::Journal;
-use super::record::{Change, LayerRecord};
-use super::{State, Store, StoreError};
+use super::record::{LayerRecord, StoreChange};
+use super::{ImageStore, StoreError, StoreState};
 use crate::image::ingest::Ingest;
 
 /// How long whoever drops layers waits for their files: a layer may have a million, and some disks take milliseconds
@@ -32,7 +32,7 @@ pub(crate) struct LossMark {
     losses: u64,
 }
 
-impl Store {
+impl ImageStore {
     /// One more needs each of these layers, here or yet to come.
     pub(crate) fn hold(&self, keys: &[String]) {
         self.write(|state| {
@@ -73,7 +73,7 @@ impl Store {
         let place = self.layers_dir.join(&folder);
         let keep = ingest.keep(&place);
         keep.map_err(|source| StoreError::Folder { key: key.to_owned(), source: Box::new(source) })?;
-        let change = Change::Layer { key: key.to_owned(), record };
+        let change = StoreChange::Layer { key: key.to_owned(), record };
         if let Err(error) = journal.write(change.clone()) {
             drop(self.remove_folder(&folder));
             return Err(error);
@@ -163,7 +163,7 @@ fn beside(patience: Duration, work: impl FnOnce() + Send + 'static) -> bool {
     ended.recv_timeout(patience) != Err(RecvTimeoutError::Timeout)
 }
 
-impl State {
+impl StoreState {
     fn release_keys(&mut self, keys: &[String]) {
         for key in keys {
             if let Some(count) = self.holds.get_mut(key) {

@@ -16,7 +16,7 @@ pub(crate) struct LayerRecord {
     pub(crate) compressed: u64,
     pub(crate) unpacked: u64,
     /// Directories without an entry of their own, escaped as by `unpack::escape`. In the journal and on disk
-    /// only: in memory the list is empty, and `Store::implied_directories` has it.
+    /// only: in memory the list is empty, and `ImageStore::implied_directories` has it.
     pub(crate) implied: Vec<String>,
     /// What that list weighs, by `weigh`.
     #[serde(default)]
@@ -60,7 +60,7 @@ impl ImageRecord {
 
 /// What can happen to the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Change {
+pub(crate) enum StoreChange {
     Layer {
         key: String,
         record: LayerRecord,
@@ -91,5 +91,5 @@ pub(crate) struct PendingChange {
     pub(crate) version: u64,
     /// /run may be a disk: after a reboot the layer's files may be half-written all the same.
     pub(crate) boot_id: String,
-    pub(crate) change: Change,
+    pub(crate) change: StoreChange,
 }

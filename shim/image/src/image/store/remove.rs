@@ -4,10 +4,10 @@
 
 use gantry_failpoint::failpoint;
 
-use super::record::Change;
-use super::{Store, StoreError};
+use super::record::StoreChange;
+use super::{ImageStore, StoreError};
 
-impl Store {
+impl ImageStore {
     /// Forgets an image and all its names, durably. False: there was none. Its layers are the
     /// caller's to release.
     ///
@@ -24,7 +24,7 @@ impl Store {
             return Ok(false);
         }
         let names = self.names_of(id);
-        let change = [Change::DropImage { id: id.to_owned(), names: names.clone() }];
+        let change = [StoreChange::DropImage { id: id.to_owned(), names: names.clone() }];
         self.disk.apply(change.iter())?;
         failpoint!("image.dropped");
         journal.forget_dropped(&change)?;

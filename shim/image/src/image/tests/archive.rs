@@ -6,13 +6,13 @@ use crate::image::digest::Digest;
 
 /// One layer as pushed.
 #[derive(Clone)]
-pub(crate) struct Layer {
+pub(crate) struct PushedLayer {
     pub(crate) media: &'static str,
     pub(crate) blob: Vec<u8>,
     pub(crate) diff_id: Digest,
 }
 
-impl Layer {
+impl PushedLayer {
     pub(crate) fn gzip(archive: &Archive) -> Self {
         let tar = archive.tar();
         let media = "application/vnd.oci.image.layer.v1.tar+gzip";
@@ -48,7 +48,7 @@ impl Layer {
 }
 
 /// The config of an image with these layers.
-pub(crate) fn image_config(layers: &[Layer], env: &str) -> Vec<u8> {
+pub(crate) fn image_config(layers: &[PushedLayer], env: &str) -> Vec<u8> {
     let diff_ids: Vec<String> = layers.iter().map(|layer| layer.diff_id.to_string()).collect();
     let arch = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
     let config = serde_json::json!({
@@ -60,7 +60,7 @@ pub(crate) fn image_config(layers: &[Layer], env: &str) -> Vec<u8> {
 }
 
 /// The manifest over `config` and `layers`.
-pub(crate) fn image_manifest(config: &[u8], layers: &[Layer]) -> Vec<u8> {
+pub(crate) fn image_manifest(config: &[u8], layers: &[PushedLayer]) -> Vec<u8> {
     let descriptor = |media: &str, bytes: &[u8]| serde_json::json!({"mediaType": media, "digest": Digest::of(bytes).to_string(), "size": bytes.len()});
     let manifest = serde_json::json!({
         "schemaVersion": 2,

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::archive::Layer;
+use super::archive::PushedLayer;
 use super::*;
 
 /// The file of the only change in the journal's `index`th place.
@@ -15,7 +15,7 @@ fn journal(folder: &Path) -> Vec<PathBuf> {
 
 async fn pull_image() -> (tempfile::TempDir, Arc<Image>) {
     let (node, registry) = (TestNode::new(), Registry::new());
-    registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
+    registry.image("a", "t", &[PushedLayer::gzip(&hello())], "V=1");
     let image = node.pull(&registry.name("a:t")).await.unwrap();
     (node.folder, image)
 }

@@ -2,7 +2,7 @@
 
 use gantry_shim_testing::archive::gzip;
 
-use super::archive::{Layer, image_config, image_manifest};
+use super::archive::{PushedLayer, image_config, image_manifest};
 use super::server::Gate;
 use super::*;
 use crate::image::digest::Digest;
@@ -23,7 +23,7 @@ async fn check(registry: &Registry, class: Class, words: &str) {
 /// Answers requests for `part` with `answer`, all others as stored.
 fn answer(registry: &Registry, part: impl Into<String>, answer: TestAnswer) {
     let part = part.into();
-    registry.script(move |request: &Request| request.path.contains(&part).then(|| answer.clone()));
+    registry.script(move |request: &RegistryRequest| request.path.contains(&part).then(|| answer.clone()));
 }
 
 #[tokio::test]
@@ -54,7 +54,7 @@ async fn server_trouble_is_unavailable_and_says_when_to_retry() {
 #[tokio::test]
 async fn a_registry_that_has_too_much_to_do_is_asked_again() {
     let (node, registry) = (TestNode::new(), Registry::new());
-    registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
+    registry.image("a", "t", &[PushedLayer::gzip(&hello())], "V=1");
     let seen = std::sync::Mutex::new(std::collections::HashSet::new());
     registry.script(move |request| {
         let is_new = seen.lock().unwrap().insert(request.path.clone());
@@ -82,7 +82,7 @@ async fn a_manifest_over_four_mebibytes_is_refused() {
 #[tokio::test]
 async fn a_config_of_another_digest_is_corrupt() {
     let registry = Registry::new();
-    let layers = [Layer::gzip(&hello())];
+    let layers = [PushedLayer::gzip(&hello())];
     let (_, config) = registry.image("a", "t", &layers, "V=1");
     answer(&registry, config.to_string(), TestAnswer::new(200).body(image_config(&layers, "V=2")));
     check(&registry, Class::Corrupt, "digest mismatch").await;
@@ -90,7 +90,7 @@ async fn a_config_of_another_digest_is_corrupt() {
 
 #[tokio::test]
 async fn wrong_layer_bytes_are_a_digest_mismatch_whatever_they_break() {
-    let layer = Layer::gzip(&hello());
+    let layer = PushedLayer::gzip(&hello());
     let mut flipped = layer.blob.clone();
     flipped[25] ^= 0x40; // In the deflate stream: gzip breaks long before the digest is known.
     let mut repacked = layer.blob.clone();
@@ -105,10 +105,10 @@ async fn wrong_layer_bytes_are_a_digest_mismatch_whatever_they_break() {
 
 #[tokio::test]
 async fn gzip_that_is_broken_as_pushed_is_called_so() {
-    let whole = Layer::gzip(&hello());
+    let whole = PushedLayer::gzip(&hello());
     for blob in [b"no gzip at all".to_vec(), whole.blob[..whole.blob.len() - 4].to_vec()] {
         let registry = Registry::new();
-        registry.image("a", "t", &[Layer { blob, ..whole.clone() }], "V=1");
+        registry.image("a", "t", &[PushedLayer { blob, ..whole.clone() }], "V=1");
         check(&registry, Class::Corrupt, "corrupt gzip").await;
     }
 }
@@ -116,14 +116,14 @@ async fn gzip_that_is_broken_as_pushed_is_called_so() {
 #[tokio::test]
 async fn another_archive_than_the_configs_is_a_diff_id_mismatch() {
     let registry = Registry::new();
-    let layer = Layer { diff_id: Digest::of(b"other"), ..Layer::gzip(&hello()) };
+    let layer = PushedLayer { diff_id: Digest::of(b"other"), ..PushedLayer::gzip(&hello()) };
     registry.image("a", "t", &[layer], "V=1");
     check(&registry, Class::Corrupt, "diff id mismatch").await;
 }
 
 #[tokio::test]
 async fn short_and_long_bodies_are_told_from_lost_connections() {
-    let layer = Layer::gzip(&hello());
+    let layer = PushedLayer::gzip(&hello());
     let digest = Digest::of(&layer.blob).to_string();
     let registry = Registry::new();
     registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
@@ -150,11 +150,12 @@ async fn hostile_and_unsupported_layers_are_refused() {
         (hello().hardlink("x", "bin/of-a-lower-layer"), "same layer"),
     ] {
         let registry = Registry::new();
-        registry.image("a", "t", &[Layer::gzip(&archive)], "V=1");
+        registry.image("a", "t", &[PushedLayer::gzip(&archive)], "V=1");
         check(&registry, Class::Invalid, words).await;
     }
     let registry = Registry::new();
-    let bzip2 = Layer { media: "application/vnd.oci.image.layer.v1.tar+bzip2", ..Layer::gzip(&hello()) };
+    let bzip2 =
+        PushedLayer { media: "application/vnd.oci.image.layer.v1.tar+bzip2", ..PushedLayer::gzip(&hello()) };
     registry.image("a", "t", &[bzip2], "V=1");
     check(&registry, Class::Invalid, "plain, gzip or zstd").await;
 }
@@ -162,11 +163,11 @@ async fn hostile_and_unsupported_layers_are_refused() {
 #[tokio::test]
 async fn one_bad_layer_ends_the_others() {
     let registry = Registry::new();
-    let good = Layer::gzip(&hello());
+    let good = PushedLayer::gzip(&hello());
     let (_open, gate) = Gate::new();
-    registry.image("a", "t", &[good.clone(), Layer { blob: gzip(b"no tar"), ..good.clone() }], "V=1");
+    registry.image("a", "t", &[good.clone(), PushedLayer { blob: gzip(b"no tar"), ..good.clone() }], "V=1");
     // The good one would never end. Equal diff ids would share one flight: make them differ.
-    let bad = Layer { blob: b"junk".to_vec(), diff_id: Digest::of(b"other"), ..good.clone() };
+    let bad = PushedLayer { blob: b"junk".to_vec(), diff_id: Digest::of(b"other"), ..good.clone() };
     registry.image("a", "t", &[good.clone(), bad], "V=1");
     answer(
         &registry,
@@ -186,7 +187,7 @@ async fn a_zstd_layer_that_takes_a_lot_of_memory_is_refused_and_says_what_to_do(
         std::io::Write::write_all(&mut encoder, &tar).unwrap();
         let blob = encoder.finish().unwrap();
         let media = "application/vnd.oci.image.layer.v1.tar+zstd";
-        registry.image("a", "t", &[Layer { media, blob, diff_id: Digest::of(&tar) }], "V=1");
+        registry.image("a", "t", &[PushedLayer { media, blob, diff_id: Digest::of(&tar) }], "V=1");
         if fits {
             TestNode::new().pull(&registry.name("a:t")).await.unwrap();
         } else {
@@ -199,9 +200,9 @@ async fn a_zstd_layer_that_takes_a_lot_of_memory_is_refused_and_says_what_to_do(
 #[tokio::test]
 async fn a_layer_that_nobody_can_unpack_is_not_waited_for() {
     let refused = Archive::new().file("../x", b"").file("large", &vec![7; 9 << 20]);
-    let junk = Layer { blob: vec![b'j'; 9 << 20], ..Layer::gzip(&hello()) };
+    let junk = PushedLayer { blob: vec![b'j'; 9 << 20], ..PushedLayer::gzip(&hello()) };
     for (layer, class, words) in
-        [(junk, Class::Corrupt, "corrupt gzip"), (Layer::plain(&refused), Class::Invalid, "climbs")]
+        [(junk, Class::Corrupt, "corrupt gzip"), (PushedLayer::plain(&refused), Class::Invalid, "climbs")]
     {
         let registry = Registry::new();
         registry.image("a", "t", std::slice::from_ref(&layer), "V=1");

@@ -2,7 +2,7 @@
 
 use tokio::task::JoinHandle;
 
-use super::archive::Layer;
+use super::archive::PushedLayer;
 use super::server::Gate;
 use super::*;
 use crate::image::digest::Digest;
@@ -16,7 +16,7 @@ struct Scene {
     node: TestNode,
     gates: [std::sync::mpsc::Sender<()>; 3],
     registry: Registry,
-    shared: Layer,
+    shared: PushedLayer,
 }
 
 const SHARED: usize = 0;
@@ -26,9 +26,9 @@ const OTHER: usize = 2;
 impl Scene {
     fn new() -> Self {
         let (node, registry) = (TestNode::new(), Registry::new());
-        let shared = Layer::gzip(&hello());
+        let shared = PushedLayer::gzip(&hello());
         let junk = junk("");
-        let other = Layer::gzip(&Archive::new().file("other", b"x"));
+        let other = PushedLayer::gzip(&Archive::new().file("other", b"x"));
         registry.image("bad", "t", &[shared.clone(), junk.clone()], "V=1");
         registry.image("good", "t", &[shared.clone(), other.clone()], "V=2");
         let ways = [Gate::new(), Gate::new(), Gate::new()];
@@ -79,9 +79,9 @@ impl Scene {
     }
 }
 
-fn junk(name: &str) -> Layer {
+fn junk(name: &str) -> PushedLayer {
     let blob = format!("junk{name}").into_bytes();
-    Layer { diff_id: Digest::of(&blob), blob, ..Layer::gzip(&hello()) }
+    PushedLayer { diff_id: Digest::of(&blob), blob, ..PushedLayer::gzip(&hello()) }
 }
 
 fn start(images: &Images, name: &str) -> Pull {
@@ -224,7 +224,7 @@ async fn a_cancelled_pull_leaves_others_what_they_need() {
 #[tokio::test]
 async fn a_layer_that_is_done_after_its_pull_was_cancelled_goes() {
     let (node, registry) = (TestNode::new(), Registry::new());
-    let large = Layer::gzip(&Archive::new().file("a", &[0; 1 << 20]).file("b", &vec![0; 32 << 20]));
+    let large = PushedLayer::gzip(&Archive::new().file("a", &[0; 1 << 20]).file("b", &vec![0; 32 << 20]));
     registry.image("a", "t", &[large], "V=1");
     let pull = start(&node.images, &registry.name("a:t"));
     let unpacking = || {
@@ -253,11 +253,11 @@ async fn a_crowd_of_good_bad_and_cancelled_pulls_leaves_whole_images_only() {
         Images::with(&config(folder.path()), store, TransferLimits::default(), Some(syncer), HashMap::new());
     let node = TestNode { folder, images };
     // Implied directories over a private one: each image has a fix-up layer, too.
-    let base = Layer::gzip(&Archive::new().directory("etc/", 0o700));
-    let shared = Layer::gzip(&Archive::new().file("etc/hello", b"hello\n"));
+    let base = PushedLayer::gzip(&Archive::new().directory("etc/", 0o700));
+    let shared = PushedLayer::gzip(&Archive::new().file("etc/hello", b"hello\n"));
     for index in 0..6 {
         let (own, junk) = (Archive::new().file("own", &[index]), junk(&index.to_string()));
-        let whole = [base.clone(), shared.clone(), Layer::gzip(&own)];
+        let whole = [base.clone(), shared.clone(), PushedLayer::gzip(&own)];
         registry.image("good", &index.to_string(), &whole, "V=1");
         registry.image("bad", &index.to_string(), &[base.clone(), shared.clone(), junk], "V=2");
     }

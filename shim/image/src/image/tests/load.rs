@@ -3,16 +3,19 @@
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::archive::{Layer, image_config, image_manifest};
+use super::archive::{PushedLayer, image_config, image_manifest};
 use super::*;
 use crate::image::digest::Digest;
 use crate::image::{ArchiveError, Naming, Upload};
 
 const FULL_NAME: &str = "io.containerd.image.name";
 
-fn layers() -> [Layer; 2] {
+fn layers() -> [PushedLayer; 2] {
     let top = Archive::new().directory("etc/", 0o755).file("etc/top", b"x");
-    [Layer::gzip(&Archive::new().directory("etc/", 0o755).file("etc/hello", b"hello\n")), Layer::plain(&top)]
+    [
+        PushedLayer::gzip(&Archive::new().directory("etc/", 0o755).file("etc/hello", b"hello\n")),
+        PushedLayer::plain(&top),
+    ]
 }
 
 fn blob(archive: Archive, bytes: &[u8]) -> Archive {
@@ -20,7 +23,7 @@ fn blob(archive: Archive, bytes: &[u8]) -> Archive {
 }
 
 /// An OCI layout, as `docker save` writes it: blobs before the documents that name them.
-fn layout(layers: &[Layer], annotations: &Value) -> Archive {
+fn layout(layers: &[PushedLayer], annotations: &Value) -> Archive {
     let config = image_config(layers, "A=b");
     let manifest = image_manifest(&config, layers);
     let mut archive = Archive::new().directory("blobs/", 0o755);
@@ -38,7 +41,7 @@ fn layout(layers: &[Layer], annotations: &Value) -> Archive {
 }
 
 /// What `docker save` wrote before version 25, a layer of it by a link.
-fn docker_save_archive(layers: &[Layer; 2], tags: &Value) -> Archive {
+fn docker_save_archive(layers: &[PushedLayer; 2], tags: &Value) -> Archive {
     let config = image_config(layers, "A=b");
     let name = format!("{}.json", Digest::of(&config).hex());
     let manifest = json!([{"Config": name, "RepoTags": tags, "Layers": ["one/layer.tar", "two/layer.tar"]}]);
@@ -235,7 +238,7 @@ async fn a_tag_leaves_the_image_that_had_it_and_lives_as_long_as_its_image() {
     assert!(tag("absent:1", "docker.io/library/web:3").await.is_none());
     assert!(node.images.find("web:3").is_none());
 
-    let other = [layers[0].clone(), Layer::plain(&Archive::new().file("other", b"x"))];
+    let other = [layers[0].clone(), PushedLayer::plain(&Archive::new().file("other", b"x"))];
     load(&node, "", &docker_save_archive(&other, &json!(["other:1"])).tar()).await.unwrap();
     let moved = tag("other:1", "docker.io/library/web:2").await.unwrap();
     assert_eq!(moved.repo_tags, ["docker.io/library/other:1", "docker.io/library/web:2"]);
@@ -250,7 +253,7 @@ async fn bytes_that_are_not_those_that_were_promised_leave_nothing() {
     let good = layers();
     // The layer's blob is there under the name of another.
     let mut swapped = good.clone();
-    swapped[0].blob = Layer::gzip(&Archive::new().file("evil", b"x")).blob;
+    swapped[0].blob = PushedLayer::gzip(&Archive::new().file("evil", b"x")).blob;
     let config = image_config(&good, "A=b");
     let manifest = image_manifest(&config, &swapped);
     let mut archive = blob(blob(Archive::new(), &config), &manifest);

@@ -1,6 +1,6 @@
 //! Mirrors and the node's own registry configuration: who is asked, in which order, and who sees what.
 
-use super::archive::Layer;
+use super::archive::PushedLayer;
 use super::*;
 use crate::image::Auth;
 use crate::image::digest::Digest;
@@ -28,7 +28,7 @@ fn user() -> Option<Auth> {
     Some(Auth { username: "user".into(), password: "pass".into(), ..Auth::default() })
 }
 
-fn auth_of(request: &Request) -> &str {
+fn auth_of(request: &RegistryRequest) -> &str {
     request.headers.get("authorization").map_or("", String::as_str)
 }
 
@@ -36,7 +36,7 @@ fn auth_of(request: &Request) -> &str {
 async fn mirrors_are_asked_in_order_and_the_image_keeps_its_name() {
     let (node, registry, first, second) =
         (TestNode::new(), Registry::new(), Registry::new(), Registry::new());
-    second.image("a/b", "t", &[Layer::gzip(&hello())], "V=1");
+    second.image("a/b", "t", &[PushedLayer::gzip(&hello())], "V=1");
     node.hosts(&registry, &format!("{}{}", mirror(&first), mirror(&second)));
     let image = node.pull(&registry.name("a/b:t")).await.unwrap();
     assert_eq!(image.repo_tags, [registry.name("a/b:t")]);
@@ -49,7 +49,7 @@ async fn mirrors_are_asked_in_order_and_the_image_keeps_its_name() {
 #[tokio::test]
 async fn the_registry_itself_comes_last() {
     let (node, registry, down) = (TestNode::new(), Registry::new(), Registry::new());
-    registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
+    registry.image("a", "t", &[PushedLayer::gzip(&hello())], "V=1");
     down.script(|_| Some(TestAnswer::new(500)));
     node.hosts(&registry, &mirror(&down));
     node.pull(&registry.name("a:t")).await.unwrap();
@@ -63,7 +63,7 @@ async fn the_registry_itself_comes_last() {
 async fn a_mirror_without_the_capability_is_not_asked() {
     let (node, registry, pulls) = (TestNode::new(), Registry::new(), Registry::new());
     for registry in [&registry, &pulls] {
-        registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
+        registry.image("a", "t", &[PushedLayer::gzip(&hello())], "V=1");
     }
     node.hosts(&registry, &format!("{}capabilities = [\"pull\"]\n", mirror(&pulls)));
     node.pull(&registry.name("a:t")).await.unwrap();
@@ -77,7 +77,7 @@ async fn a_mirror_without_the_capability_is_not_asked() {
 
 #[tokio::test]
 async fn a_lying_mirror_is_found_out_and_the_next_place_asked() {
-    let layer = Layer::gzip(&hello());
+    let layer = PushedLayer::gzip(&hello());
     for lie in ["manifest", "config", "layer", "short layer", "endless layer"] {
         let (node, registry, liar) = (TestNode::new(), Registry::new(), Registry::new());
         let (manifest, config) = registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
@@ -111,7 +111,7 @@ async fn a_lying_mirror_is_found_out_and_the_next_place_asked() {
 #[tokio::test]
 async fn a_mirror_whose_bytes_nobody_can_unpack_is_found_out_early() {
     let (node, registry, liar) = (TestNode::new(), Registry::new(), Registry::new());
-    let layer = Layer::plain(&Archive::new().file("large", &vec![7; 9 << 20]));
+    let layer = PushedLayer::plain(&Archive::new().file("large", &vec![7; 9 << 20]));
     for registry in [&registry, &liar] {
         registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
     }
@@ -130,7 +130,7 @@ async fn a_mirror_whose_bytes_nobody_can_unpack_is_found_out_early() {
 #[tokio::test]
 async fn a_mirror_never_sees_the_credentials_of_the_registry() {
     let (node, registry, thief) = (TestNode::new(), Registry::new(), Registry::on("127.0.0.2:0"));
-    registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
+    registry.image("a", "t", &[PushedLayer::gzip(&hello())], "V=1");
     let challenge = || TestAnswer::new(401).header("www-authenticate", "Basic realm=x");
     thief.script(move |_| Some(challenge()));
     registry.script(move |request| (auth_of(request) != USER).then(challenge));
@@ -148,7 +148,7 @@ async fn a_mirror_never_sees_the_credentials_of_the_registry() {
 #[tokio::test]
 async fn the_nodes_own_credentials_are_used_where_a_pull_brings_none() {
     let (node, registry) = (TestNode::new(), Registry::new());
-    registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
+    registry.image("a", "t", &[PushedLayer::gzip(&hello())], "V=1");
     let challenge = || TestAnswer::new(401).header("www-authenticate", "Basic realm=x");
     registry.script(move |request| (auth_of(request) != USER).then(challenge));
     assert!(node.pull(&registry.name("a:t")).await.is_err());
@@ -164,7 +164,7 @@ async fn the_nodes_own_credentials_are_used_where_a_pull_brings_none() {
 #[tokio::test]
 async fn headers_of_a_host_go_to_that_host_alone() {
     let (node, registry, blobs) = (TestNode::new(), Registry::new(), Registry::on("127.0.0.2:0"));
-    let layer = Layer::gzip(&hello());
+    let layer = PushedLayer::gzip(&hello());
     registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
     blobs.blob("a", &layer.blob);
     let (digest, to) = (Digest::of(&layer.blob).to_string(), blobs.address);
@@ -181,7 +181,7 @@ async fn headers_of_a_host_go_to_that_host_alone() {
 #[tokio::test]
 async fn a_broken_configuration_is_named_and_nothing_is_sent() {
     let (node, registry) = (TestNode::new(), Registry::new());
-    registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
+    registry.image("a", "t", &[PushedLayer::gzip(&hello())], "V=1");
     node.hosts(&registry, "server = ");
     let error = node.pull(&registry.name("a:t")).await.unwrap_err();
     assert_eq!(error.class(), Class::Invalid);

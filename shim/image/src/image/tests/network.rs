@@ -1,6 +1,6 @@
 //! Credentials, redirects, stalls, cancelled pulls.
 
-use super::archive::Layer;
+use super::archive::PushedLayer;
 use super::server::Gate;
 use super::*;
 use crate::image::Auth;
@@ -16,14 +16,14 @@ async fn pull(node: &TestNode, name: &str, auth: Option<Auth>) -> Result<Arc<Ima
     node.images.pull(&Reference::parse(name).unwrap(), auth, &Recorder::default()).await
 }
 
-fn auth_of(request: &Request) -> &str {
+fn auth_of(request: &RegistryRequest) -> &str {
     request.headers.get("authorization").map_or("", String::as_str)
 }
 
 #[tokio::test]
 async fn basic_credentials_are_shown_when_asked_for() {
     let (node, registry) = (TestNode::new(), Registry::new());
-    registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
+    registry.image("a", "t", &[PushedLayer::gzip(&hello())], "V=1");
     registry.script(|request| {
         let denied = TestAnswer::new(401).header("www-authenticate", "Basic realm=\"x\"");
         (auth_of(request) != USER).then_some(denied)
@@ -42,7 +42,7 @@ async fn basic_credentials_are_shown_when_asked_for() {
 #[tokio::test]
 async fn a_token_is_fetched_once_and_used_for_all() {
     let (node, registry) = (TestNode::new(), Registry::new());
-    let layers = [Layer::gzip(&hello()), Layer::gzip(&Archive::new().file("x", b"x"))];
+    let layers = [PushedLayer::gzip(&hello()), PushedLayer::gzip(&Archive::new().file("x", b"x"))];
     registry.image("a", "t", &layers, "V=1");
     let realm = format!("http://{}/token", registry.address);
     let tokens = Registry::new();
@@ -65,7 +65,7 @@ async fn a_token_is_fetched_once_and_used_for_all() {
 #[tokio::test]
 async fn an_identity_token_is_posted() {
     let (node, registry) = (TestNode::new(), Registry::new());
-    registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
+    registry.image("a", "t", &[PushedLayer::gzip(&hello())], "V=1");
     let realm = format!("http://{}/token", registry.address);
     registry.script(move |request| {
         if request.path.starts_with("/token") {
@@ -95,7 +95,7 @@ async fn cve_2020_15157_credentials_go_to_no_plain_http_token_server_elsewhere()
 async fn cve_2020_15157_redirects_to_another_host_carry_no_credentials() {
     let node = TestNode::new();
     let (registry, store) = (Registry::new(), Registry::on("127.0.0.2:0"));
-    let layer = Layer::gzip(&hello());
+    let layer = PushedLayer::gzip(&hello());
     registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
     store.blob("a", &layer.blob);
     let (digest, to) = (Digest::of(&layer.blob).to_string(), store.address);
@@ -116,7 +116,7 @@ async fn cve_2020_15157_redirects_to_another_host_carry_no_credentials() {
 async fn cve_2020_15157_a_redirect_target_cannot_ask_for_credentials() {
     let node = TestNode::new();
     let (registry, thief) = (Registry::new(), Registry::on("127.0.0.2:0"));
-    let layer = Layer::gzip(&hello());
+    let layer = PushedLayer::gzip(&hello());
     registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
     thief.script(|_| {
         Some(TestAnswer::new(401).header("www-authenticate", "Basic realm=x").body(b"secret page"))
@@ -155,7 +155,7 @@ async fn silence_is_a_stall() {
     let store = open_store(&config(folder.path()), &HashMap::new()).unwrap();
     let images = Images::with(&config(folder.path()), store, patience, None, HashMap::new());
     let registry = Registry::new();
-    let layer = Layer::gzip(&hello());
+    let layer = PushedLayer::gzip(&hello());
     registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
     let (_open, gate) = Gate::new();
     let digest = Digest::of(&layer.blob).to_string();
@@ -179,7 +179,7 @@ async fn a_trickle_is_given_up_and_holds_up_no_later_pull() {
     let store = open_store(&config(folder.path()), &HashMap::new()).unwrap();
     let images = Images::with(&config(folder.path()), store, patience, None, HashMap::new());
     let registry = Registry::new();
-    registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
+    registry.image("a", "t", &[PushedLayer::gzip(&hello())], "V=1");
     let reference = Reference::parse(&registry.name("a:t")).unwrap();
     let error = images.pull(&reference, None, &Recorder::default()).await.unwrap_err();
     assert_eq!(error.class(), Class::Unavailable, "{}", chain(&error));
@@ -193,7 +193,7 @@ async fn a_trickle_is_given_up_and_holds_up_no_later_pull() {
 #[tokio::test]
 async fn a_cancelled_pull_leaves_nothing_and_can_be_repeated() {
     let (node, registry) = (TestNode::new(), Registry::new());
-    let layer = Layer::gzip(&hello());
+    let layer = PushedLayer::gzip(&hello());
     registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
     let (open, gate) = Gate::new();
     let digest = Digest::of(&layer.blob).to_string();
@@ -222,7 +222,7 @@ async fn a_cancelled_pull_leaves_nothing_and_can_be_repeated() {
 async fn a_failure_of_the_first_is_not_that_of_the_second() {
     let node = TestNode::new();
     let (broken, good) = (Registry::new(), Registry::on("127.0.0.2:0"));
-    let layer = Layer::gzip(&hello());
+    let layer = PushedLayer::gzip(&hello());
     for registry in [&broken, &good] {
         registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
     }
@@ -265,7 +265,7 @@ async fn a_slow_flight_holds_up_no_pull_from_another_registry() {
     let folder = tempfile::tempdir().unwrap();
     let images = hasty(folder.path());
     let (slow, good) = (Registry::new(), Registry::on("127.0.0.2:0"));
-    let layer = Layer::gzip(&hello());
+    let layer = PushedLayer::gzip(&hello());
     for (registry, repository) in [(&slow, "a"), (&slow, "b"), (&good, "a")] {
         registry.image(repository, "t", std::slice::from_ref(&layer), &format!("V={repository}"));
     }
@@ -300,7 +300,7 @@ async fn a_rival_that_fails_leaves_the_slow_flight_alone() {
     let folder = tempfile::tempdir().unwrap();
     let images = hasty(folder.path());
     let (slow, broken) = (Registry::new(), Registry::on("127.0.0.2:0"));
-    let layer = Layer::gzip(&hello());
+    let layer = PushedLayer::gzip(&hello());
     for registry in [&slow, &broken] {
         registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
     }
@@ -334,10 +334,10 @@ async fn a_rival_that_fails_leaves_the_slow_flight_alone() {
 async fn a_registry_that_stalls_leaves_desks_for_other_pulls() {
     let node = TestNode::new();
     let (stalled, good) = (Registry::new(), Registry::on("127.0.0.2:0"));
-    let layers: Vec<Layer> =
-        (0..20_u8).map(|index| Layer::gzip(&Archive::new().file("x", &[index; 9]))).collect();
+    let layers: Vec<PushedLayer> =
+        (0..20_u8).map(|index| PushedLayer::gzip(&Archive::new().file("x", &[index; 9]))).collect();
     stalled.image("a", "t", &layers, "V=1");
-    good.image("a", "t", &[Layer::gzip(&hello())], "V=1");
+    good.image("a", "t", &[PushedLayer::gzip(&hello())], "V=1");
     let (_open, gate) = Gate::new();
     let digests: Vec<String> = layers.iter().map(|layer| Digest::of(&layer.blob).to_string()).collect();
     let (held, first) = (digests.clone(), layers[0].blob.clone());

@@ -1,13 +1,13 @@
 //! Images that are wanted before any pod.
 
-use super::archive::Layer;
+use super::archive::PushedLayer;
 use super::*;
 use crate::image::prepull;
 
 #[tokio::test]
 async fn what_is_missing_is_asked_for_until_it_comes_and_what_is_here_is_not() {
     let (node, registry) = (TestNode::new(), Registry::new());
-    let layers = [Layer::gzip(&Archive::new().file("top", b"x"))];
+    let layers = [PushedLayer::gzip(&Archive::new().file("top", b"x"))];
     registry.image("a", "1", &layers, "A=b");
     let names = ["a:1", "b:1"].map(|name| Reference::parse(&registry.name(name)).unwrap());
     let run = || {

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::MetadataExt;
 
-use super::archive::{Layer, image_config, image_manifest};
+use super::archive::{PushedLayer, image_config, image_manifest};
 use super::server::Gate;
 use super::*;
 use crate::image::manifest::{DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX};
@@ -10,7 +10,7 @@ use crate::image::manifest::{DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX};
 #[tokio::test]
 async fn an_image_arrives_with_its_files_config_names_and_spans() {
     let (node, registry) = (TestNode::new(), Registry::new());
-    let layers = [Layer::gzip(&hello()), Layer::plain(&Archive::new().file("top", b"x"))];
+    let layers = [PushedLayer::gzip(&hello()), PushedLayer::plain(&Archive::new().file("top", b"x"))];
     let (manifest, config) = registry.image("a/b", "1", &layers, "A=b");
     let spans = Recorder::default();
     let reference = Reference::parse(&registry.name("a/b:1")).unwrap();
@@ -41,7 +41,7 @@ async fn an_image_arrives_with_its_files_config_names_and_spans() {
 #[tokio::test]
 async fn an_index_leads_to_this_platform() {
     let (node, registry) = (TestNode::new(), Registry::new());
-    let layers = [Layer::gzip(&hello())];
+    let layers = [PushedLayer::gzip(&hello())];
     let (manifest, config) = registry.image("a", "plain", &layers, "A=b");
     let size = image_manifest(&image_config(&layers, "A=b"), &layers).len();
     let arch = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
@@ -65,7 +65,7 @@ async fn an_index_leads_to_this_platform() {
 #[tokio::test]
 async fn docker_schema_2_and_a_pull_by_digest() {
     let (node, registry) = (TestNode::new(), Registry::new());
-    let mut layer = Layer::gzip(&hello());
+    let mut layer = PushedLayer::gzip(&hello());
     layer.media = "application/vnd.docker.image.rootfs.diff.tar.gzip";
     let config = image_config(std::slice::from_ref(&layer), "D=1");
     registry.blob("a", &config);
@@ -84,9 +84,9 @@ async fn docker_schema_2_and_a_pull_by_digest() {
 #[tokio::test]
 async fn a_moved_tag_leaves_the_old_image_nameless() {
     let (node, registry) = (TestNode::new(), Registry::new());
-    registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
+    registry.image("a", "t", &[PushedLayer::gzip(&hello())], "V=1");
     let old = node.pull(&registry.name("a:t")).await.unwrap();
-    registry.image("a", "t", &[Layer::gzip(&hello())], "V=2");
+    registry.image("a", "t", &[PushedLayer::gzip(&hello())], "V=2");
     let new = node.pull(&registry.name("a:t")).await.unwrap();
     assert_ne!(old.id, new.id);
     let old = node.images.find(&old.id).unwrap();
@@ -100,8 +100,8 @@ async fn a_moved_tag_leaves_the_old_image_nameless() {
 #[tokio::test]
 async fn a_pull_of_what_is_here_asks_for_the_manifest_only() {
     let (node, registry) = (TestNode::new(), Registry::new());
-    registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
-    registry.image("a", "u", &[Layer::gzip(&hello())], "V=1");
+    registry.image("a", "t", &[PushedLayer::gzip(&hello())], "V=1");
+    registry.image("a", "u", &[PushedLayer::gzip(&hello())], "V=1");
     let first = node.pull(&registry.name("a:t")).await.unwrap();
     let before = registry.hits("/blobs/");
     let second = node.pull(&registry.name("a:u")).await.unwrap();
@@ -115,7 +115,7 @@ async fn a_pull_of_what_is_here_asks_for_the_manifest_only() {
 #[tokio::test]
 async fn pulls_at_the_same_time_share_images_and_layers() {
     let (node, registry) = (TestNode::new(), Registry::new());
-    let layer = Layer::gzip(&hello());
+    let layer = PushedLayer::gzip(&hello());
     registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
     registry.image("b", "t", std::slice::from_ref(&layer), "V=2");
     let (open, gate) = Gate::new();
@@ -145,14 +145,14 @@ async fn rt_1_1_a_fix_up_layer_restores_what_a_layer_implies() {
     let (node, registry) = (TestNode::new(), Registry::new());
     let base = Archive::new().directory("./", 0o755).owner(0, 7).directory("tmp/", 0o1777);
     let top = Archive::new().file("tmp/foo", b"x");
-    registry.image("a", "t", &[Layer::gzip(&base), Layer::gzip(&top)], "V=1");
+    registry.image("a", "t", &[PushedLayer::gzip(&base), PushedLayer::gzip(&top)], "V=1");
     let image = node.pull(&registry.name("a:t")).await.unwrap();
     assert_eq!(node.images.layers(&image).len(), 3);
     let fixed = std::fs::metadata(node.file(&image, 0, "tmp")).unwrap();
     assert_eq!((fixed.mode() & 0o7777, fixed.gid(), fixed.mtime()), (0o1777, 7, 1_000_000_000));
     assert_eq!(std::fs::metadata(node.file(&image, 1, "tmp")).unwrap().mode() & 0o7777, 0o755);
     // Another image of the same chain has the same one.
-    registry.image("a", "u", &[Layer::gzip(&base), Layer::gzip(&top)], "V=2");
+    registry.image("a", "u", &[PushedLayer::gzip(&base), PushedLayer::gzip(&top)], "V=2");
     let other = node.pull(&registry.name("a:u")).await.unwrap();
     assert_eq!(node.images.layers(&other), node.images.layers(&image));
     assert_eq!(node.layer_folders(), 3);
@@ -162,7 +162,8 @@ async fn rt_1_1_a_fix_up_layer_restores_what_a_layer_implies() {
 async fn rt_1_2_equal_and_empty_layers_stand_once_and_not_at_all() {
     let (node, registry) = (TestNode::new(), Registry::new());
     let (base, twice, empty) = (hello(), Archive::new().file("w", b""), Archive::new());
-    let layers: Vec<Layer> = [&base, &twice, &empty, &twice].into_iter().map(Layer::gzip).collect();
+    let layers: Vec<PushedLayer> =
+        [&base, &twice, &empty, &twice].into_iter().map(PushedLayer::gzip).collect();
     registry.image("a", "t", &layers, "V=1");
     let image = node.pull(&registry.name("a:t")).await.unwrap();
     let folders = node.images.layers(&image);
@@ -174,7 +175,7 @@ async fn rt_1_2_equal_and_empty_layers_stand_once_and_not_at_all() {
 #[tokio::test]
 async fn progress_is_seen_while_the_pull_runs_and_not_after() {
     let (node, registry) = (TestNode::new(), Registry::new());
-    let layers = [Layer::gzip(&hello()), Layer::gzip(&Archive::new().file("x", &[5; 5000]))];
+    let layers = [PushedLayer::gzip(&hello()), PushedLayer::gzip(&Archive::new().file("x", &[5; 5000]))];
     registry.image("a", "old", &layers[..1], "V=0");
     registry.image("a", "t", &layers, "V=1");
     node.pull(&registry.name("a:old")).await.unwrap();
@@ -207,10 +208,10 @@ async fn one_archive_is_one_layer_however_it_is_packed() {
     let (node, registry) = (TestNode::new(), Registry::new());
     let archive = Archive::new().file("big", &vec![9; 3 << 20]).file("etc/hello", b"hello\n");
     for (tag, layer) in [
-        ("z", Layer::zstd(&archive)),
-        ("c", Layer::zstd_chunked(&archive)),
-        ("g", Layer::gzip(&archive)),
-        ("p", Layer::plain(&archive)),
+        ("z", PushedLayer::zstd(&archive)),
+        ("c", PushedLayer::zstd_chunked(&archive)),
+        ("g", PushedLayer::gzip(&archive)),
+        ("p", PushedLayer::plain(&archive)),
     ] {
         registry.image("a", tag, &[layer], &format!("V={tag}"));
         let image = node.pull(&registry.name(&format!("a:{tag}"))).await.unwrap();
@@ -230,7 +231,9 @@ async fn damage_inside_a_good_blob_is_the_inflaters_to_find() {
         "big",
         &(0..200_000_u32).map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect::<Vec<_>>(),
     );
-    for (index, mut layer) in [Layer::gzip(&archive), Layer::zstd(&archive)].into_iter().enumerate() {
+    for (index, mut layer) in
+        [PushedLayer::gzip(&archive), PushedLayer::zstd(&archive)].into_iter().enumerate()
+    {
         let middle = layer.blob.len() / 2;
         let good = layer.blob.clone();
         layer.blob[..8].fill(0xff);
@@ -256,16 +259,18 @@ async fn the_largest_layers_begin_first() {
         [(vec![one_by_one], [1, 2, 0]), (vec![one_by_one, "largest-first".parse().unwrap()], [0, 1, 2])]
     {
         let folder = folder.path().join(without.len().to_string());
-        let config = Config { switches: Switches::without(without), ..config(&folder) };
+        let config = ImagesConfig { switches: Switches::without(without), ..config(&folder) };
         let store = open_store(&config, &HashMap::new()).unwrap();
         let images = Images::with(&config, store, TransferLimits::default(), None, HashMap::new());
         let registry = Registry::new();
-        let layers = [10, 9000, 3000].map(|size| Layer::plain(&Archive::new().file("x", &vec![7; size])));
+        let layers =
+            [10, 9000, 3000].map(|size| PushedLayer::plain(&Archive::new().file("x", &vec![7; size])));
         registry.image("a", "t", &layers, "V=1");
         let reference = Reference::parse(&registry.name("a:t")).unwrap();
         images.pull(&reference, None, &Recorder::default()).await.unwrap();
         let digests = layers.map(|layer| crate::image::digest::Digest::of(&layer.blob).to_string());
-        let which = |request: &Request| digests.iter().position(|digest| request.path.ends_with(digest));
+        let which =
+            |request: &RegistryRequest| digests.iter().position(|digest| request.path.ends_with(digest));
         assert_eq!(registry.log().iter().filter_map(which).collect::<Vec<_>>(), order);
     }
 }
@@ -276,12 +281,13 @@ async fn whatever_is_left_out_the_files_are_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let bytes: Vec<u8> = (0..300_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
     let layers = [
-        Layer::gzip(&Archive::new().file("small", b"s").file("big", &bytes)),
-        Layer::zstd(&Archive::new().file("other", &bytes[7..])),
+        PushedLayer::gzip(&Archive::new().file("small", b"s").file("big", &bytes)),
+        PushedLayer::zstd(&Archive::new().file("other", &bytes[7..])),
     ];
     for name in crate::image::switches::NAMES.map(|(name, _)| name) {
         let folder = folder.path().join(name);
-        let config = Config { switches: Switches::without(vec![name.parse().unwrap()]), ..config(&folder) };
+        let config =
+            ImagesConfig { switches: Switches::without(vec![name.parse().unwrap()]), ..config(&folder) };
         let store = open_store(&config, &HashMap::new()).unwrap();
         let images = Images::with(&config, store, TransferLimits::default(), None, HashMap::new());
         let registry = Registry::new();

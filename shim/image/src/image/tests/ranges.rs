@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::archive::Layer;
+use super::archive::PushedLayer;
 use super::server::Gate;
 use super::*;
 use crate::image::digest::Digest;
@@ -28,17 +28,17 @@ fn spool() -> RangeSpool {
     RangeSpool::new(&std::env::temp_dir(), 7)
 }
 
-fn large() -> (Layer, Vec<u8>) {
+fn large() -> (PushedLayer, Vec<u8>) {
     let content = noise(1, 21 << 20);
-    (Layer::plain(&Archive::new().file("large", &content)), content)
+    (PushedLayer::plain(&Archive::new().file("large", &content)), content)
 }
 
-fn range_of(request: &Request) -> Option<&str> {
+fn range_of(request: &RegistryRequest) -> Option<&str> {
     request.headers.get("range").map(String::as_str)
 }
 
 /// First byte and the one behind the last.
-fn span_of(request: &Request) -> Option<(usize, usize)> {
+fn span_of(request: &RegistryRequest) -> Option<(usize, usize)> {
     let (from, last) = range_of(request)?.strip_prefix("bytes=")?.split_once('-')?;
     Some((from.parse().ok()?, last.parse::<usize>().ok()? + 1))
 }
@@ -58,9 +58,9 @@ fn part(span: (usize, usize), size: usize, bytes: &[u8]) -> TestAnswer {
 async fn pull_with_gate(
     node: &TestNode,
     registry: &Registry,
-    layer: &Layer,
+    layer: &PushedLayer,
     held: usize,
-    parts: impl Fn(&Request) -> Option<TestAnswer> + Send + Sync + 'static,
+    parts: impl Fn(&RegistryRequest) -> Option<TestAnswer> + Send + Sync + 'static,
 ) -> Result<Arc<Image>, Error> {
     let (digest, blob) = (Digest::of(&layer.blob).to_string(), layer.blob.clone());
     let (open, gate) = Gate::new();
@@ -89,7 +89,7 @@ async fn a_download_that_is_cut_goes_on_where_it_was() {
     // Without a length the end of the connection looks like that of the blob.
     for length in [Some("content-length"), None] {
         let (node, registry) = (TestNode::new(), Registry::new());
-        let layer = Layer::gzip(&hello());
+        let layer = PushedLayer::gzip(&hello());
         registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
         let (digest, blob) = (Digest::of(&layer.blob).to_string(), layer.blob.clone());
         registry.script(move |request| {
@@ -163,7 +163,7 @@ async fn what_a_host_can_is_remembered() {
     for serves in [true, false] {
         let (node, registry) = (TestNode::slow(), Registry::new());
         registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
-        let refuse = move |_: &Request| (!serves).then(|| TestAnswer::new(416));
+        let refuse = move |_: &RegistryRequest| (!serves).then(|| TestAnswer::new(416));
         let image = pull_with_gate(&node, &registry, &layer, 5 << 20, refuse).await.unwrap();
         assert_eq!(std::fs::read(node.file(&image, 0, "large")).unwrap(), content);
         node.images.remove(&image.id).unwrap();
@@ -186,7 +186,7 @@ async fn without_ranges_it_comes_in_one() {
         let (node, registry) = (TestNode::slow(), Registry::new());
         registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
         let blob = layer.blob.clone();
-        let refuse = move |_: &Request| Some(TestAnswer::new(status).body(blob.clone()));
+        let refuse = move |_: &RegistryRequest| Some(TestAnswer::new(status).body(blob.clone()));
         let image = pull_with_gate(&node, &registry, &layer, 5 << 20, refuse).await.unwrap();
         assert_eq!(std::fs::read(node.file(&image, 0, "large")).unwrap(), content);
         assert_eq!(registry.hits(&Digest::of(&layer.blob).to_string()), 2, "{status}");
@@ -319,8 +319,8 @@ async fn pieces_are_asked_for_where_the_redirect_led_until_that_is_refused() {
 async fn two_layers_whose_first_pieces_hang_both_end() {
     let (node, registry) = (TestNode::slow(), Registry::new());
     let contents = [noise(1, 32 << 20), noise(2, 32 << 20)];
-    let layers: Vec<Layer> =
-        contents.iter().map(|content| Layer::plain(&Archive::new().file("large", content))).collect();
+    let layers: Vec<PushedLayer> =
+        contents.iter().map(|content| PushedLayer::plain(&Archive::new().file("large", content))).collect();
     registry.image("a", "t", &layers, "V=1");
     let (open, gates): (Vec<_>, Vec<_>) = (0..2).map(|_| Gate::new()).unzip();
     let digests: Vec<String> = layers.iter().map(|layer| Digest::of(&layer.blob).to_string()).collect();
@@ -337,7 +337,8 @@ async fn two_layers_whose_first_pieces_hang_both_end() {
     let pull = async {
         let (image, ()) = tokio::join!(node.pull(&name), async {
             let hits = |digest: &String| {
-                let of = |request: &&Request| request.path.contains(digest) && range_of(request).is_some();
+                let of =
+                    |request: &&RegistryRequest| request.path.contains(digest) && range_of(request).is_some();
                 registry.log().iter().filter(of).count()
             };
             until("both ask, and for more than their first", || {
@@ -360,7 +361,7 @@ async fn a_piece_that_is_cut_goes_on_and_a_wrong_one_ends_the_pull() {
     let (layer, _) = large();
     registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
     let blob = layer.blob.clone();
-    let cut = move |request: &Request| {
+    let cut = move |request: &RegistryRequest| {
         let (from, to) = span_of(request)?;
         // Whole ranges are cut, their rests are not.
         (to - from == RANGE).then(|| part((from, to), blob.len(), &blob[from..to]).cut(1 << 20, None))
@@ -369,7 +370,7 @@ async fn a_piece_that_is_cut_goes_on_and_a_wrong_one_ends_the_pull() {
     assert!(spans(&registry).iter().any(|(from, to)| to - from == RANGE - (1 << 20)));
     node.images.remove(&image.id).unwrap();
     let size = layer.blob.len();
-    let wrong = move |request: &Request| {
+    let wrong = move |request: &RegistryRequest| {
         let (from, to) = span_of(request)?;
         Some(part((from, to), size, &vec![0; to - from]))
     };
@@ -386,7 +387,7 @@ async fn pieces_that_are_refused_on_the_way_are_given_up_for_one_answer() {
         let (node, registry) = (TestNode::slow(), Registry::new());
         registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
         let (blob, asked) = (layer.blob.clone(), AtomicUsize::new(0));
-        let refuse = move |request: &Request| {
+        let refuse = move |request: &RegistryRequest| {
             let (from, to) = span_of(request)?;
             let rest = to == size && to - from > RANGE;
             let number = asked.fetch_add(1, Ordering::Relaxed);
@@ -414,7 +415,8 @@ async fn a_registry_that_refuses_all_at_last_is_told_by_what_it_said_first() {
     let (layer, _) = large();
     registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
     let asked = AtomicUsize::new(0);
-    let refuse = move |_: &Request| (asked.fetch_add(1, Ordering::Relaxed) > 0).then(|| TestAnswer::new(429));
+    let refuse =
+        move |_: &RegistryRequest| (asked.fetch_add(1, Ordering::Relaxed) > 0).then(|| TestAnswer::new(429));
     let error = pull_with_gate(&node, &registry, &layer, 5 << 20, refuse).await.unwrap_err();
     assert!(chain(&error).contains("429"), "{}", chain(&error));
 }

@@ -1,6 +1,6 @@
 //! Images that are removed: names and record at once and for good, layers when nobody needs them.
 
-use super::archive::Layer;
+use super::archive::PushedLayer;
 use super::leftovers::on_disk;
 use super::server::Gate;
 use super::*;
@@ -8,16 +8,16 @@ use crate::image::digest::Digest;
 
 /// Two images that share their first layer.
 fn two(registry: &Registry) {
-    let shared = Layer::gzip(&hello());
-    registry.image("a", "t", &[shared.clone(), Layer::gzip(&Archive::new().file("one", b"1"))], "V=1");
-    registry.image("b", "t", &[shared, Layer::gzip(&Archive::new().file("two", b"2"))], "V=2");
+    let shared = PushedLayer::gzip(&hello());
+    registry.image("a", "t", &[shared.clone(), PushedLayer::gzip(&Archive::new().file("one", b"1"))], "V=1");
+    registry.image("b", "t", &[shared, PushedLayer::gzip(&Archive::new().file("two", b"2"))], "V=2");
 }
 
 #[tokio::test]
 async fn an_image_goes_by_any_of_its_names_and_twice() {
     let (node, registry) = (TestNode::new(), Registry::new());
-    registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
-    registry.image("a", "u", &[Layer::gzip(&hello())], "V=1");
+    registry.image("a", "t", &[PushedLayer::gzip(&hello())], "V=1");
+    registry.image("a", "u", &[PushedLayer::gzip(&hello())], "V=1");
     for by in 0..4 {
         let image = node.pull(&registry.name("a:t")).await.unwrap();
         node.pull(&registry.name("a:u")).await.unwrap();
@@ -114,12 +114,12 @@ async fn a_removal_is_durable_before_the_layers_go() {
 async fn a_moved_name_does_not_come_back_to_its_first_owner() {
     for flushed in [false, true] {
         let (node, registry) = (TestNode::new(), Registry::new());
-        registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
+        registry.image("a", "t", &[PushedLayer::gzip(&hello())], "V=1");
         let first = node.pull(&registry.name("a:t")).await.unwrap();
         if flushed {
             node.images.inner.store.flush().unwrap();
         }
-        registry.image("a", "t", &[Layer::gzip(&hello())], "V=2");
+        registry.image("a", "t", &[PushedLayer::gzip(&hello())], "V=2");
         let second = node.pull(&registry.name("a:t")).await.unwrap();
         node.images.remove(&second.id).unwrap();
         assert!(node.images.find(&registry.name("a:t")).is_none());
@@ -139,7 +139,7 @@ async fn what_a_pull_under_way_needs_outlives_the_removal() {
     two(&registry);
     let image = node.pull(&registry.name("a:t")).await.unwrap();
     let (open, gate) = Gate::new();
-    let last = Layer::gzip(&Archive::new().file("two", b"2"));
+    let last = PushedLayer::gzip(&Archive::new().file("two", b"2"));
     let blob = Digest::of(&last.blob).to_string();
     registry.script(move |request| {
         let held = TestAnswer::new(200).body(last.blob.clone()).cut(1, Some(&gate));
@@ -158,8 +158,8 @@ async fn what_a_pull_under_way_needs_outlives_the_removal() {
 #[tokio::test]
 async fn usage_counts_what_is_on_disk() {
     let (node, registry) = (TestNode::new(), Registry::new());
-    let layer = Layer::gzip(&Archive::new().file("big", &vec![7; 1 << 20]));
-    registry.image("a", "t", &[layer, Layer::gzip(&hello())], "V=1");
+    let layer = PushedLayer::gzip(&Archive::new().file("big", &vec![7; 1 << 20]));
+    registry.image("a", "t", &[layer, PushedLayer::gzip(&hello())], "V=1");
     let walker = crate::usage::walker::Walker::start().unwrap();
     let usage = || {
         walker.ask(node.images.to_measure(), std::time::Duration::from_secs(60));

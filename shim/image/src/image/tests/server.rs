@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 
-use super::archive::{Layer, image_config, image_manifest};
+use super::archive::{PushedLayer, image_config, image_manifest};
 use crate::image::digest::Digest;
 
 /// What a client sent.
 #[derive(Debug, Clone)]
-pub(crate) struct Request {
+pub(crate) struct RegistryRequest {
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) headers: HashMap<String, String>,
@@ -35,21 +35,21 @@ pub(crate) struct TestAnswer {
 #[derive(Clone)]
 pub(crate) struct Gate(Arc<Mutex<mpsc::Receiver<()>>>);
 
-type Script = Arc<dyn Fn(&Request) -> Option<TestAnswer> + Send + Sync>;
+type Script = Arc<dyn Fn(&RegistryRequest) -> Option<TestAnswer> + Send + Sync>;
 
 pub(crate) struct Registry {
     pub(crate) address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<RegistryState>,
     acceptor: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct RegistryState {
     stop: AtomicBool,
     /// Path → body and content type.
     content: Mutex<HashMap<String, (Vec<u8>, String)>>,
     /// Asked first; None leaves the request to `content`.
     script: Mutex<Option<Script>>,
-    log: Mutex<Vec<Request>>,
+    log: Mutex<Vec<RegistryRequest>>,
     /// Connections and their threads, ended with the server.
     open: Mutex<Vec<(TcpStream, JoinHandle<()>)>>,
 }
@@ -91,7 +91,7 @@ impl Registry {
     pub(crate) fn on(address: &str) -> Self {
         let listener = TcpListener::bind(address).unwrap();
         let address = listener.local_addr().unwrap();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(RegistryState {
             stop: AtomicBool::new(false),
             content: Mutex::default(),
             script: Mutex::default(),
@@ -117,11 +117,14 @@ impl Registry {
         format!("{}/{name}", self.address)
     }
 
-    pub(crate) fn script(&self, script: impl Fn(&Request) -> Option<TestAnswer> + Send + Sync + 'static) {
+    pub(crate) fn script(
+        &self,
+        script: impl Fn(&RegistryRequest) -> Option<TestAnswer> + Send + Sync + 'static,
+    ) {
         *self.shared.script.lock().unwrap() = Some(Arc::new(script));
     }
 
-    pub(crate) fn log(&self) -> Vec<Request> {
+    pub(crate) fn log(&self) -> Vec<RegistryRequest> {
         self.shared.log.lock().unwrap().clone()
     }
 
@@ -144,7 +147,13 @@ impl Registry {
     }
 
     /// Pushes an image; returns the digests of its manifest and its config.
-    pub(crate) fn image(&self, repository: &str, tag: &str, layers: &[Layer], env: &str) -> (Digest, Digest) {
+    pub(crate) fn image(
+        &self,
+        repository: &str,
+        tag: &str,
+        layers: &[PushedLayer],
+        env: &str,
+    ) -> (Digest, Digest) {
         let config = image_config(layers, env);
         for layer in layers {
             self.blob(repository, &layer.blob);
@@ -175,7 +184,7 @@ impl Drop for Registry {
     }
 }
 
-impl Shared {
+impl RegistryState {
     /// Requests of one connection, one after the other.
     fn serve(&self, stream: &TcpStream) {
         let mut reader = BufReader::new(stream);
@@ -192,7 +201,7 @@ impl Shared {
         }
     }
 
-    fn answer_from_store(&self, request: &Request) -> TestAnswer {
+    fn answer_from_store(&self, request: &RegistryRequest) -> TestAnswer {
         // What a mirror is told beside the path says whose images are meant.
         let path = request.path.split('?').next().unwrap();
         match self.content.lock().unwrap().get(path) {
@@ -205,14 +214,14 @@ impl Shared {
 }
 
 /// `Range: bytes=FROM-LAST`.
-fn part(request: &Request, body: &[u8]) -> TestAnswer {
+fn part(request: &RegistryRequest, body: &[u8]) -> TestAnswer {
     let (from, last) = request.headers["range"].strip_prefix("bytes=").unwrap().split_once('-').unwrap();
     let (from, last): (usize, usize) = (from.parse().unwrap(), last.parse().unwrap());
     let range = format!("bytes {from}-{last}/{}", body.len());
     TestAnswer::new(206).header("content-range", range).body(&body[from..=last])
 }
 
-fn read(reader: &mut BufReader<&TcpStream>) -> Option<Request> {
+fn read(reader: &mut BufReader<&TcpStream>) -> Option<RegistryRequest> {
     let mut line = String::new();
     if reader.read_line(&mut line).ok()? == 0 {
         return None;
@@ -229,7 +238,7 @@ fn read(reader: &mut BufReader<&TcpStream>) -> Option<Request> {
     let length = headers.get("content-length").map_or(0, |length| length.parse().unwrap());
     let mut body = vec![0; length];
     std::io::Read::read_exact(reader, &mut body).ok()?;
-    Some(Request { method, path, headers, body: String::from_utf8_lossy(&body).into_owned() })
+    Some(RegistryRequest { method, path, headers, body: String::from_utf8_lossy(&body).into_owned() })
 }
 
 /// False: the connection is to be closed.

@@ -5,13 +5,13 @@ use std::fs;
 use super::*;
 use crate::image::digest::Digest;
 use crate::image::ingest::Ingest;
-use crate::image::store::record::Change;
-use crate::image::{Config, Switches, Unpacker};
+use crate::image::store::record::StoreChange;
+use crate::image::{ImagesConfig, Switches, Unpacker};
 
 /// A store with one image of one layer, whose files have five bytes.
 struct Whole {
     _folder: tempfile::TempDir,
-    store: Store,
+    store: ImageStore,
     layer: String,
     image: String,
 }
@@ -19,7 +19,7 @@ struct Whole {
 impl Whole {
     fn new(exact: bool) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let config = Config {
+        let config = ImagesConfig {
             root: folder.path().join("root"),
             state: folder.path().join("state"),
             hosts_dir: None,
@@ -27,7 +27,7 @@ impl Whole {
             unpacker: Unpacker::Thread,
             switches: Switches::default(),
         };
-        let store = Store::open(&config, std::iter::empty()).unwrap();
+        let store = ImageStore::open(&config, std::iter::empty()).unwrap();
         let layer = Digest::of(b"a layer").to_string();
         let ingest = Ingest::new(store.ingest_dir()).unwrap();
         fs::write(ingest.path().join("file"), "hello").unwrap();
@@ -112,7 +112,7 @@ fn a_folder_that_is_gone_and_one_that_nobody_has_are_named() {
 #[test]
 fn an_image_without_its_layer_is_named() {
     let whole = Whole::new(true);
-    whole.store.write(|state| state.note(Change::DropLayer { key: whole.layer.clone() }));
+    whole.store.write(|state| state.note(StoreChange::DropLayer { key: whole.layer.clone() }));
     let incomplete = StoreFault::ImageIncomplete { image: "a:b".to_owned(), layer: whole.layer.clone() };
     assert_eq!(whole.faults(), [StoreFault::StrayFolder { folder: "f".to_owned() }, incomplete]);
 }

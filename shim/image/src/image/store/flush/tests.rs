@@ -5,16 +5,16 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::*;
-use crate::image::Config;
+use crate::image::ImagesConfig;
 use crate::image::digest::Digest;
 use crate::image::ingest::Ingest;
 use crate::image::store::record::{ImageRecord, LayerRecord};
 
 /// What the disk does when it is asked; without more, it has all.
 #[derive(Clone, Default)]
-struct Answers(Arc<Mutex<Vec<Answer>>>);
+struct Answers(Arc<Mutex<Vec<SyncAnswer>>>);
 
-type Answer = Box<dyn FnOnce() -> Result<(), Errno> + Send>;
+type SyncAnswer = Box<dyn FnOnce() -> Result<(), Errno> + Send>;
 
 impl fmt::Debug for Answers {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -40,14 +40,14 @@ impl Answers {
 struct Fixture {
     folder: tempfile::TempDir,
     disk: Answers,
-    store: Store,
+    store: ImageStore,
 }
 
 impl Fixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let disk = Answers::default();
-        let store = Store::open_with(&config(folder.path()), std::iter::empty(), Box::new(disk.clone()));
+        let store = ImageStore::open_with(&config(folder.path()), std::iter::empty(), Box::new(disk.clone()));
         Self { store: store.unwrap(), folder, disk }
     }
 
@@ -56,7 +56,7 @@ impl Fixture {
         let Self { folder, disk, store } = self;
         drop(store);
         let pinned: Vec<String> = pinned.iter().map(|key| (*key).to_owned()).collect();
-        let store = Store::open_with(&config(folder.path()), pinned.iter(), Box::new(disk.clone()));
+        let store = ImageStore::open_with(&config(folder.path()), pinned.iter(), Box::new(disk.clone()));
         Self { store: store.unwrap(), folder, disk }
     }
 
@@ -129,8 +129,8 @@ impl Fixture {
     }
 }
 
-fn config(folder: &Path) -> Config {
-    Config {
+fn config(folder: &Path) -> ImagesConfig {
+    ImagesConfig {
         root: folder.join("root"),
         state: folder.join("state"),
         hosts_dir: None,

@@ -1,18 +1,18 @@
 //! Holds against the journal and the disk, without a registry.
 
 use super::*;
-use crate::image::Config;
-use crate::image::store::disk::Disk;
+use crate::image::ImagesConfig;
+use crate::image::store::disk::IndexDatabase;
 
 struct Fixture {
     folder: tempfile::TempDir,
-    store: Store,
+    store: ImageStore,
 }
 
 impl Fixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let config = Config {
+        let config = ImagesConfig {
             root: folder.path().join("root"),
             state: folder.path().join("state"),
             hosts_dir: None,
@@ -20,7 +20,7 @@ impl Fixture {
             unpacker: crate::image::Unpacker::Thread,
             switches: crate::image::Switches::default(),
         };
-        Self { store: Store::open(&config, std::iter::empty()).unwrap(), folder }
+        Self { store: ImageStore::open(&config, std::iter::empty()).unwrap(), folder }
     }
 
     /// As the thread of a pull does it; the layer holds one file named `content`.
@@ -59,15 +59,15 @@ impl Fixture {
         assert_eq!(pending, journal, "journal");
         assert_eq!(names(&self.folder.path().join("state/images")).len(), journal.len(), "journal files");
         drop(self.store);
-        let (_, changes) = Disk::open(&self.folder.path().join("root/images.redb")).unwrap();
+        let (_, changes) = IndexDatabase::open(&self.folder.path().join("root/images.redb")).unwrap();
         assert_eq!(changes.iter().map(shown).collect::<Vec<_>>(), disk, "disk");
     }
 }
 
-fn shown(change: &Change) -> String {
+fn shown(change: &StoreChange) -> String {
     match change {
-        Change::Layer { key, .. } => key.clone(),
-        Change::DropLayer { key } => format!("-{key}"),
+        StoreChange::Layer { key, .. } => key.clone(),
+        StoreChange::DropLayer { key } => format!("-{key}"),
         other => panic!("{other:?}"),
     }
 }
