@@ -30,10 +30,10 @@ type List = Result<wire::ListAndWatchResponse, Status>;
 
 /// What the kubelet asks.
 #[derive(Debug)]
-struct Served(Mutex<Option<mpsc::Receiver<List>>>);
+struct PluginService(Mutex<Option<mpsc::Receiver<List>>>);
 
 #[tonic::async_trait]
-impl DevicePlugin for Served {
+impl DevicePlugin for PluginService {
     async fn get_device_plugin_options(
         &self,
         _: Request<wire::Empty>,
@@ -69,14 +69,14 @@ impl DevicePlugin for Served {
 }
 
 /// A plugin that serves; it goes when it is dropped, and its socket with it.
-struct Plugin {
+struct ServedPlugin {
     /// Its end ends the server and all connections.
     _runtime: Runtime,
     lists: mpsc::Sender<List>,
     socket: PathBuf,
 }
 
-impl Plugin {
+impl ServedPlugin {
     /// Serves on a socket of that name, registers, and offers these devices.
     fn start(name: &str, devices: &[&str]) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
@@ -86,7 +86,7 @@ impl Plugin {
             let _runtime = runtime.enter();
             UnixListener::bind(&socket).with_context(|| format!("listen on {}", socket.display()))?
         };
-        let service = DevicePluginServer::new(Served(Mutex::new(Some(receiver))));
+        let service = DevicePluginServer::new(PluginService(Mutex::new(Some(receiver))));
         runtime.spawn(async move {
             let server = Server::builder().add_service(service);
             if let Err(error) = server.serve_with_incoming(UnixListenerStream::new(listener)).await {
@@ -116,7 +116,7 @@ impl Plugin {
     }
 }
 
-impl Drop for Plugin {
+impl Drop for ServedPlugin {
     fn drop(&mut self) {
         // A kubelet that has started meanwhile has taken it away.
         let _ = std::fs::remove_file(&self.socket);
@@ -165,7 +165,7 @@ fn are(spec: &Spec<'_>, pod: &str, health: &str) -> Result<()> {
 }
 
 pub(crate) fn device_plugin(spec: &Spec<'_>) -> Result<()> {
-    let plugin = Plugin::start("gantry-test.sock", &["first", "second"])?;
+    let plugin = ServedPlugin::start("gantry-test.sock", &["first", "second"])?;
     offers(spec, "2", "2")?;
     spec.start_pod(asking("has", 2))?;
     let seen = spec.shell("has", "echo $GPUS; test -c /dev/gpu && echo x >/dev/gpu && echo written")?;
@@ -189,7 +189,7 @@ pub(crate) fn device_plugin(spec: &Spec<'_>) -> Result<()> {
     drop(plugin);
     offers(spec, "2", "0")?;
     ensure!(spec.value(&["pod/has"], "{.status.phase}")? == "Running");
-    let _plugin = Plugin::start("gantry-test-again.sock", &["first", "second"])?;
+    let _plugin = ServedPlugin::start("gantry-test-again.sock", &["first", "second"])?;
     offers(spec, "2", "2")?;
     spec.kubectl(&["delete", "pod", "has", "late", "--timeout=60s"])?;
     spec.start_pod(asking("next", 1))?;

@@ -34,15 +34,15 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use gantry_tests::cluster::network::Outside;
-use gantry_tests::cluster::{Cluster, Join, Options, harness, kubelet, runtime};
+use gantry_tests::cluster::{Cluster, ClusterOptions, Join, harness, kubelet, runtime};
 use gantry_tests::node::tail;
 
 use self::spec::Spec;
 
-type Run = fn(&Spec<'_>) -> Result<()>;
+type SpecRun = fn(&Spec<'_>) -> Result<()>;
 
 /// Specs by name, those that take longest first. They run beside each other.
-const BESIDE: [(&str, Run); 26] = [
+const BESIDE: [(&str, SpecRun); 26] = [
     ("pods_above_limits_of_local_storage_are_evicted", health::local_storage),
     ("an_autoscaler_follows_the_load_up_and_down", scaling::autoscaler),
     ("a_cron_job_ticks_with_the_clock", jobs::cron_job),
@@ -86,7 +86,7 @@ const SMOKE: [&str; 10] = [
 ];
 
 /// After the others, one by one: these take the node from everyone.
-const ALONE: [(&str, Run); 1] = [("a_drained_node_is_empty_until_it_is_uncordoned", scaling::drain)];
+const ALONE: [(&str, SpecRun); 1] = [("a_drained_node_is_empty_until_it_is_uncordoned", scaling::drain)];
 
 /// How many run at a time: they wait most of theirs.
 const THREADS: usize = 5;
@@ -158,7 +158,7 @@ fn is_wanted(name: &str, filter: Option<&str>) -> bool {
 
 /// Those that the filter is for.
 fn specs(cluster: &mut Cluster, filter: Option<&str>, tally: &Tally) {
-    let wanted = |(name, _): &&(&str, Run)| is_wanted(name, filter);
+    let wanted = |(name, _): &&(&str, SpecRun)| is_wanted(name, filter);
     let left = Mutex::new(BESIDE.iter().filter(wanted));
     let shared: &Cluster = cluster;
     let work = || {
@@ -183,17 +183,17 @@ fn specs(cluster: &mut Cluster, filter: Option<&str>, tally: &Tally) {
 
 fn cluster(folder: &Path) -> Result<Cluster> {
     let kubelet = match std::env::var("GANTRY_CLUSTER_KUBELET").as_deref() {
-        Ok("upstream") => kubelet::Kind::Upstream,
-        Ok("gantry") | Err(_) => kubelet::Kind::Gantry,
+        Ok("upstream") => kubelet::KubeletKind::Upstream,
+        Ok("gantry") | Err(_) => kubelet::KubeletKind::Gantry,
         Ok(other) => bail!("GANTRY_CLUSTER_KUBELET={other}: gantry or upstream"),
     };
     let runtime = match std::env::var("GANTRY_CLUSTER_RUNTIME").as_deref() {
-        Ok("containerd") | Err(_) => runtime::Kind::Containerd,
-        Ok("gantry") => runtime::Kind::Gantry,
+        Ok("containerd") | Err(_) => runtime::RuntimeKind::Containerd,
+        Ok("gantry") => runtime::RuntimeKind::Gantry,
         Ok(other) => bail!("GANTRY_CLUSTER_RUNTIME={other}: containerd or gantry"),
     };
     println!("a cluster with {kubelet:?} on {runtime:?}");
-    Cluster::start(Options {
+    Cluster::start(ClusterOptions {
         folder: folder.to_owned(),
         runtime,
         kubelet: Some(kubelet),

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use gantry_proto::cri;
 use gantry_tests::cluster::kubectl::Kubectl;
 use gantry_tests::cluster::network::Outside;
-use gantry_tests::cluster::{Cluster, Join, Options, audit, kubelet, runtime};
+use gantry_tests::cluster::{Cluster, ClusterOptions, Join, audit, kubelet, runtime};
 use gantry_tests::leakcheck::mounts;
 use gantry_tests::node::tail;
 use gantry_tests::poll::poll_every;
@@ -27,7 +27,7 @@ pub(crate) const NAMESPACE: &str = "endures";
 pub(crate) struct ClusterFixture {
     pub(crate) cluster: Cluster,
     /// Which kubelet is proven.
-    pub(crate) chosen: kubelet::Kind,
+    pub(crate) chosen: kubelet::KubeletKind,
     folder: tempfile::TempDir,
 }
 
@@ -42,15 +42,15 @@ pub(crate) struct Running {
 /// By pod and container.
 pub(crate) type Containers = BTreeMap<(String, String), Running>;
 
-fn chosen() -> Result<(kubelet::Kind, runtime::Kind)> {
+fn chosen() -> Result<(kubelet::KubeletKind, runtime::RuntimeKind)> {
     let kubelet = match std::env::var("GANTRY_CLUSTER_KUBELET").as_deref() {
-        Ok("upstream") => kubelet::Kind::Upstream,
-        Ok("gantry") | Err(_) => kubelet::Kind::Gantry,
+        Ok("upstream") => kubelet::KubeletKind::Upstream,
+        Ok("gantry") | Err(_) => kubelet::KubeletKind::Gantry,
         Ok(other) => bail!("GANTRY_CLUSTER_KUBELET={other}: gantry or upstream"),
     };
     let runtime = match std::env::var("GANTRY_CLUSTER_RUNTIME").as_deref() {
-        Ok("containerd") | Err(_) => runtime::Kind::Containerd,
-        Ok("gantry") => runtime::Kind::Gantry,
+        Ok("containerd") | Err(_) => runtime::RuntimeKind::Containerd,
+        Ok("gantry") => runtime::RuntimeKind::Gantry,
         Ok(other) => bail!("GANTRY_CLUSTER_RUNTIME={other}: containerd or gantry"),
     };
     Ok((kubelet, runtime))
@@ -60,10 +60,10 @@ impl ClusterFixture {
     /// A cluster with a ready node and the namespace.
     pub(crate) fn make(upstream_first: bool, join: Join) -> Result<Self> {
         let (chosen, runtime) = chosen()?;
-        let first = if upstream_first { kubelet::Kind::Upstream } else { chosen };
+        let first = if upstream_first { kubelet::KubeletKind::Upstream } else { chosen };
         let folder = tempfile::Builder::new().prefix("ge-").tempdir().context("make a folder")?;
         let start = Instant::now();
-        let cluster = Cluster::start(Options {
+        let cluster = Cluster::start(ClusterOptions {
             folder: folder.path().to_owned(),
             runtime,
             kubelet: Some(first),
@@ -154,14 +154,14 @@ impl ClusterFixture {
     }
 
     /// Stops the kubelet and starts the other one; returns when that one has looked after the node.
-    pub(crate) fn swap_to(&mut self, kind: kubelet::Kind) -> Result<()> {
+    pub(crate) fn swap_to(&mut self, kind: kubelet::KubeletKind) -> Result<()> {
         self.cluster.stop_kubelet()?;
         let before = self.lease_renew_time()?;
         self.cluster.start_kubelet(kind)?;
         self.await_lease_renewal(&before)?;
         let node = self.cluster.node();
         let path = "{.status.nodeInfo.kubeletVersion}";
-        let ours = kind == kubelet::Kind::Gantry;
+        let ours = kind == kubelet::KubeletKind::Gantry;
         let is_it = |version: &str| version.contains("gantry") == ours;
         let version = self.any().await_value(&["get", "node", &node], path, PATIENCE, is_it)?;
         println!("now the node's kubelet is {version}");
@@ -243,7 +243,7 @@ impl ClusterFixture {
     }
 
     /// What the node asked from that place of the log on.
-    pub(crate) fn requests(&self, from: u64) -> Result<Vec<audit::Request>> {
+    pub(crate) fn requests(&self, from: u64) -> Result<Vec<audit::AuditedRequest>> {
         audit::requests(&self.cluster.audit_log(), from, &format!("system:node:{}", self.cluster.node()))
     }
 

@@ -31,7 +31,7 @@ use gantry_tests::cluster::{Join, harness};
 use self::fixture::ClusterFixture;
 
 /// A spec and the node it begins with.
-struct Spec {
+struct DisruptionSpec {
     name: &'static str,
     /// The upstream kubelet first, whichever is proven
     upstream_first: bool,
@@ -39,32 +39,32 @@ struct Spec {
     run: fn(&mut ClusterFixture) -> Result<()>,
 }
 
-const SPECS: [Spec; 5] = [
-    Spec {
+const SPECS: [DisruptionSpec; 5] = [
+    DisruptionSpec {
         name: "swap_of_kubelets_disturbs_no_pod",
         upstream_first: true,
         join: join_by_kubeconfig,
         run: swap::run,
     },
-    Spec {
+    DisruptionSpec {
         name: "kill_of_the_kubelet_disturbs_no_container",
         upstream_first: false,
         join: join_by_kubeconfig,
         run: kill::run,
     },
-    Spec {
+    DisruptionSpec {
         name: "away_api_server_stops_no_pod",
         upstream_first: false,
         join: join_by_kubeconfig,
         run: away::run,
     },
-    Spec {
+    DisruptionSpec {
         name: "rotate_of_certificates_ends_no_session",
         upstream_first: false,
         join: join_by_request,
         run: rotate::run,
     },
-    Spec {
+    DisruptionSpec {
         name: "requests_are_no_more_than_upstreams",
         upstream_first: true,
         join: join_by_kubeconfig,
@@ -115,7 +115,7 @@ fn main() -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn run(spec: &Spec) -> Result<()> {
+fn run(spec: &DisruptionSpec) -> Result<()> {
     let mut fixture = ClusterFixture::make(spec.upstream_first, (spec.join)()?)?;
     let outcome = (spec.run)(&mut fixture).and_then(|()| fixture.is_well());
     if outcome.is_err() {

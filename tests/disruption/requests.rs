@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use gantry_tests::cluster::audit::{self, Request};
-use gantry_tests::cluster::kubelet::Kind;
+use gantry_tests::cluster::audit::{self, AuditedRequest};
+use gantry_tests::cluster::kubelet::KubeletKind;
 
 use crate::fixture::ClusterFixture;
 use crate::pods::{LABEL, TWENTY, twenty};
@@ -21,9 +21,9 @@ pub(crate) fn run(fixture: &mut ClusterFixture) -> Result<()> {
     fixture.hold(REST, |_| Ok(()))?;
     let chosen = round(fixture)?;
     let name = format!("{:?}", fixture.chosen).to_lowercase();
-    let is_ours = fixture.chosen == Kind::Gantry;
+    let is_ours = fixture.chosen == KubeletKind::Gantry;
     print!("{}", audit::table(&[("upstream", &upstream), (if is_ours { "gantry" } else { &name }, &chosen)]));
-    let of_pods = |requests: &[Request]| requests.iter().filter(|one| one.is_of_a_pod()).count();
+    let of_pods = |requests: &[AuditedRequest]| requests.iter().filter(|one| one.is_of_a_pod()).count();
     let (theirs, ours) = (of_pods(&upstream), of_pods(&chosen));
     println!("of {TWENTY} pods: {theirs} with upstream, {ours} with {name}");
     // The same kubelet twice differs by what happens to fall together.
@@ -32,7 +32,7 @@ pub(crate) fn run(fixture: &mut ClusterFixture) -> Result<()> {
 }
 
 /// Twenty pods come, stay and go.
-fn round(fixture: &mut ClusterFixture) -> Result<Vec<Request>> {
+fn round(fixture: &mut ClusterFixture) -> Result<Vec<AuditedRequest>> {
     let from = audit::end(&fixture.cluster.audit_log())?;
     fixture.apply(twenty())?;
     fixture.await_ready(&format!("{}={}", LABEL.0, LABEL.1), TWENTY)?;

@@ -143,6 +143,9 @@ fn watches(fixture: &ClusterFixture, from: u64, passed: u64, rotations: usize) -
     println!("the kubelet began {begun} watches of its pods in {passed} s");
     let by_age = 1 + usize::try_from(passed / 300)?;
     let dropped = begun > by_age || begun >= rotations;
-    ensure!(fixture.chosen != kubelet::Kind::Gantry || !dropped, "a rotation dropped the kubelet's watch");
+    ensure!(
+        fixture.chosen != kubelet::KubeletKind::Gantry || !dropped,
+        "a rotation dropped the kubelet's watch"
+    );
     Ok(())
 }

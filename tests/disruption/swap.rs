@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, ensure};
-use gantry_tests::cluster::kubelet::Kind;
+use gantry_tests::cluster::kubelet::KubeletKind;
 use gantry_tests::cluster::lives;
 use gantry_tests::cluster::watched::Watched;
 use serde_json::Value;
@@ -27,7 +27,7 @@ pub(crate) fn run(fixture: &mut ClusterFixture) -> Result<()> {
     once(&mounts)?;
     println!("{} containers and {} mounts of {TWENTY} pods", before.len(), mounts.len());
     let mut watched = Watched::start(fixture.any(), NAMESPACE, TWENTY)?;
-    for kind in [fixture.chosen, Kind::Upstream] {
+    for kind in [fixture.chosen, KubeletKind::Upstream] {
         fixture.swap_to(kind)?;
         fixture.hold(time, |_| {
             watched.check()?;

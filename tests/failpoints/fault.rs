@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use gantry_proto::cri;
 use gantry_proto::cri::ContainerState;
-use gantry_tests::criu::{Fake, Play};
+use gantry_tests::criu::{FakeCriu, Play};
 use gantry_tests::leakcheck::Snapshot;
 use gantry_tests::node::{Node, Programs, Roots};
 use gantry_tests::poll::{poll, poll_every};
@@ -17,8 +17,8 @@ use gantry_tests::registry::Registry;
 use gantry_tests::{fake_reboot, place, pod, proc};
 use tempfile::TempDir;
 
-use crate::life::{DEVICE, Flight, HANDLER, Kind, Life, Step};
-use crate::rows::{FailpointRow, Task, Wake};
+use crate::life::{DEVICE, Flight, HANDLER, Life, LifeStep, PodKind};
+use crate::rows::{BackgroundTask, FailpointRow, Wake};
 
 /// Names the folder where a test says what places do.
 pub(crate) const VARIABLE: &str = "GANTRY_FAILPOINTS";
@@ -37,34 +37,42 @@ pub(crate) enum Fault {
     StepFails,
 }
 
-impl Step {
+impl LifeStep {
     /// What comes before it.
-    fn before(self) -> &'static [Step] {
+    fn before(self) -> &'static [LifeStep] {
         match self {
-            Step::RemoveImage | Step::Run => &[],
-            Step::Pull => &[Step::RemoveImage],
-            Step::Create => &[Step::Run],
-            Step::Start => &[Step::Run, Step::Create],
-            Step::Update | Step::Checkpoint | Step::Stop | Step::Kill | Step::StopPod => {
-                &[Step::Run, Step::Create, Step::Start]
+            LifeStep::RemoveImage | LifeStep::Run => &[],
+            LifeStep::Pull => &[LifeStep::RemoveImage],
+            LifeStep::Create => &[LifeStep::Run],
+            LifeStep::Start => &[LifeStep::Run, LifeStep::Create],
+            LifeStep::Update | LifeStep::Checkpoint | LifeStep::Stop | LifeStep::Kill | LifeStep::StopPod => {
+                &[LifeStep::Run, LifeStep::Create, LifeStep::Start]
             }
-            Step::Remove => &[Step::Run, Step::Create, Step::Start, Step::Stop],
-            Step::RemovePod => &[Step::Run, Step::Create, Step::Start, Step::StopPod],
-            Step::Restart | Step::Loss | Step::Reboot => &[Step::Run, Step::Create, Step::Start],
+            LifeStep::Remove => &[LifeStep::Run, LifeStep::Create, LifeStep::Start, LifeStep::Stop],
+            LifeStep::RemovePod => &[LifeStep::Run, LifeStep::Create, LifeStep::Start, LifeStep::StopPod],
+            LifeStep::Restart | LifeStep::Loss | LifeStep::Reboot => {
+                &[LifeStep::Run, LifeStep::Create, LifeStep::Start]
+            }
         }
     }
 
     /// What is left to be done.
-    fn after(self) -> &'static [Step] {
+    fn after(self) -> &'static [LifeStep] {
         match self {
-            Step::RemoveImage => &[Step::Pull],
-            Step::Pull => &Step::LIFE,
-            Step::StopPod => &[Step::RemovePod],
-            Step::RemovePod | Step::Loss | Step::Reboot => &[],
-            Step::Checkpoint => &[Step::Stop, Step::Remove, Step::StopPod, Step::RemovePod],
-            Step::Stop | Step::Kill => &[Step::Remove, Step::StopPod, Step::RemovePod],
-            Step::Restart => &[Step::Update, Step::Stop, Step::Remove, Step::StopPod, Step::RemovePod],
-            step => Step::LIFE.iter().position(|own| *own == step).map_or(&[], |at| &Step::LIFE[at + 1..]),
+            LifeStep::RemoveImage => &[LifeStep::Pull],
+            LifeStep::Pull => &LifeStep::LIFE,
+            LifeStep::StopPod => &[LifeStep::RemovePod],
+            LifeStep::RemovePod | LifeStep::Loss | LifeStep::Reboot => &[],
+            LifeStep::Checkpoint => {
+                &[LifeStep::Stop, LifeStep::Remove, LifeStep::StopPod, LifeStep::RemovePod]
+            }
+            LifeStep::Stop | LifeStep::Kill => &[LifeStep::Remove, LifeStep::StopPod, LifeStep::RemovePod],
+            LifeStep::Restart => {
+                &[LifeStep::Update, LifeStep::Stop, LifeStep::Remove, LifeStep::StopPod, LifeStep::RemovePod]
+            }
+            step => {
+                LifeStep::LIFE.iter().position(|own| *own == step).map_or(&[], |at| &LifeStep::LIFE[at + 1..])
+            }
         }
     }
 }
@@ -75,7 +83,7 @@ pub(crate) struct FailpointFixture {
     image: String,
     before: Snapshot,
     places: TempDir,
-    _criu: Fake,
+    _criu: FakeCriu,
     boots: u32,
     _registry: Registry,
 }
@@ -87,7 +95,7 @@ impl FailpointFixture {
         let image = registry.push("demo/web", "v1", &web_image()?.build()?)?;
         let places = tempfile::tempdir()?;
         let folder = place::bin_dir()?.join(place::FAILPOINTS);
-        let criu = Fake::new(Play::Succeed)?;
+        let criu = FakeCriu::new(Play::Succeed)?;
         let variables = vec![(VARIABLE.to_owned(), places.path().to_owned()), criu.variable()];
         let programs = Programs { gantry: folder.join("gantry"), folder, variables };
         let mut node = Node::start_with(Roots::new()?, programs)?;
@@ -115,9 +123,9 @@ impl FailpointFixture {
             self.make(&mut life, *step)?;
         }
         match row.step {
-            Step::Restart => self.restart(row, fault, &mut life)?,
-            Step::Loss => self.loss(row)?,
-            Step::Reboot => self.reboot(row)?,
+            LifeStep::Restart => self.restart(row, fault, &mut life)?,
+            LifeStep::Loss => self.loss(row)?,
+            LifeStep::Reboot => self.reboot(row)?,
             _ => self.call(row, fault, &mut life)?,
         }
         self.assert_archive(row, fault)?;
@@ -133,7 +141,7 @@ impl FailpointFixture {
 
     /// A checkpoint that was asked for until it was made is there, and one that was not made is not half there.
     fn assert_archive(&self, row: &FailpointRow, fault: Fault) -> Result<()> {
-        if row.step != Step::Checkpoint {
+        if row.step != LifeStep::Checkpoint {
             return Ok(());
         }
         let archive = self.node.logs().join("matrix.tar");
@@ -155,7 +163,7 @@ impl FailpointFixture {
     /// The hooks of a life that went on ran once, whoever was there to run them; of others never more.
     fn hooks_ran(&self, row: &FailpointRow, fault: Fault) -> Result<()> {
         let text = std::fs::read_to_string(self.hooks()).unwrap_or_default();
-        let goes_on = row.kind == Kind::Hooked && matches!(fault, Fault::KillRuntime | Fault::GiveUp);
+        let goes_on = row.kind == PodKind::Hooked && matches!(fault, Fault::KillRuntime | Fault::GiveUp);
         for stage in ["poststart", "poststop"] {
             let times = text.lines().filter(|line| *line == stage).count();
             // Whoever dies between taking note and the hook itself leaves it undone: it must not run twice.
@@ -183,9 +191,9 @@ impl FailpointFixture {
                 let refused = flight.land()?.err().context("the step did not fail")?;
                 self.release(row.site)?;
                 ensure!(refused.message().contains(row.site), "another failure: {refused:?}");
-                if row.step == Step::Start {
+                if row.step == LifeStep::Start {
                     // It is EXITED, 128, StartError, and stays so.
-                    return self.go_on(life, &[Step::Remove, Step::StopPod, Step::RemovePod]);
+                    return self.go_on(life, &[LifeStep::Remove, LifeStep::StopPod, LifeStep::RemovePod]);
                 }
                 self.make(life, row.step).context("once more")?;
             }
@@ -241,11 +249,11 @@ impl FailpointFixture {
 
     /// Two calls remove one pod; how often its end is told.
     pub(crate) fn removed_twice_at_once(&mut self) -> Result<usize> {
-        let mut life = Life::new(&self.image, &self.node.logs(), Kind::Plain);
-        self.make(&mut life, Step::Run)?;
+        let mut life = Life::new(&self.image, &self.node.logs(), PodKind::Plain);
+        self.make(&mut life, LifeStep::Run)?;
         let mut events = self.node.cri().events()?;
         self.set("remove.folder", "stall")?;
-        let call = life.call(Step::RemovePod)?;
+        let call = life.call(LifeStep::RemovePod)?;
         let first = Flight::start(self.node.socket(), call.clone());
         self.await_site("remove.folder")?;
         let second = Flight::start(self.node.socket(), call);
@@ -256,7 +264,7 @@ impl FailpointFixture {
         second.land()??;
         let removed = std::mem::take(&mut life.sandbox);
         // What comes after it was told after it.
-        self.make(&mut life, Step::Run)?;
+        self.make(&mut life, LifeStep::Run)?;
         let mut told = 0;
         loop {
             let event = events.receive()?.context("the stream ended")?;
@@ -274,41 +282,47 @@ impl FailpointFixture {
 
     /// A pod is stopped and removed while a create of it hangs at `site`; what the create answers then.
     pub(crate) fn removed_beside_a_create(&mut self, site: &str) -> Result<tonic::Status> {
-        let mut life = Life::new(&self.image, &self.node.logs(), Kind::Plain);
-        self.make(&mut life, Step::Run)?;
+        let mut life = Life::new(&self.image, &self.node.logs(), PodKind::Plain);
+        self.make(&mut life, LifeStep::Run)?;
         self.set(site, "stall")?;
-        let create = Flight::start(self.node.socket(), life.call(Step::Create)?);
+        let create = Flight::start(self.node.socket(), life.call(LifeStep::Create)?);
         self.await_site(site)?;
-        self.make(&mut life, Step::StopPod).context("beside a create that hangs")?;
-        self.make(&mut life, Step::RemovePod).context("beside a create that hangs")?;
+        self.make(&mut life, LifeStep::StopPod).context("beside a create that hangs")?;
+        self.make(&mut life, LifeStep::RemovePod).context("beside a create that hangs")?;
         self.release(site)?;
         let refused = create.land()?.err().context("a container in a pod that is gone")?;
         let containers = self.node.cri().list_containers(cri::ListContainersRequest::default())?.containers;
         ensure!(containers.is_empty(), "listed: {containers:?}");
         self.node.assert_clean(&self.before)?;
         // Nobody holds its name, nor the image.
-        self.make(&mut life, Step::Run)?;
+        self.make(&mut life, LifeStep::Run)?;
         self.go_on(
             &mut life,
-            &[Step::Create, Step::StopPod, Step::RemovePod, Step::RemoveImage, Step::Pull],
+            &[
+                LifeStep::Create,
+                LifeStep::StopPod,
+                LifeStep::RemovePod,
+                LifeStep::RemoveImage,
+                LifeStep::Pull,
+            ],
         )?;
         self.node.await_durable()?;
         Ok(refused)
     }
 
     /// The task panics; its process ends by that, and the next one goes on with the pod.
-    pub(crate) fn panics(&mut self, task: &Task) -> Result<()> {
-        let mut life = Life::new(&self.image, &self.node.logs(), Kind::Plain);
+    pub(crate) fn panics(&mut self, task: &BackgroundTask) -> Result<()> {
+        let mut life = Life::new(&self.image, &self.node.logs(), PodKind::Plain);
         let before = match task.wake {
-            Wake::Step(Step::Restart) => &[],
+            Wake::Step(LifeStep::Restart) => &[],
             Wake::Step(step) => step.before(),
-            Wake::Stats | Wake::Stream => Step::Stop.before(),
+            Wake::Stats | Wake::Stream => LifeStep::Stop.before(),
         };
         self.go_on(&mut life, before)?;
         self.set(task.site, "panic")?;
         match task.wake {
             // It may answer once before it ends.
-            Wake::Step(Step::Restart) => drop(self.node.restart()),
+            Wake::Step(LifeStep::Restart) => drop(self.node.restart()),
             wake => self.wake(wake, &life)?,
         }
         let status = self.node.wait_for_exit()?;
@@ -324,7 +338,7 @@ impl FailpointFixture {
     fn wake(&self, wake: Wake, life: &Life) -> Result<()> {
         let id = life.container.clone();
         match wake {
-            Wake::Step(Step::Loss) => ensure!(kill_monitors()? == 1, "not one monitor"),
+            Wake::Step(LifeStep::Loss) => ensure!(kill_monitors()? == 1, "not one monitor"),
             // Whatever it answers: it may be cut off.
             Wake::Step(step) => drop(Flight::start(self.node.socket(), life.call(step)?).land()?),
             Wake::Stats => {
@@ -396,13 +410,13 @@ impl FailpointFixture {
     }
 
     /// Makes the call of a step, to its end.
-    fn make(&self, life: &mut Life, step: Step) -> Result<()> {
+    fn make(&self, life: &mut Life, step: LifeStep) -> Result<()> {
         let log = life.log();
         let written = || std::fs::metadata(&log).map_or(0, |data| data.len());
         let before = written();
         let answer = Flight::start(self.node.socket(), life.call(step)?).land()?;
         life.note(step, answer.with_context(|| format!("{step:?}"))?);
-        if step == Step::Start {
+        if step == LifeStep::Start {
             // Before its first line it has no handler of SIGTERM yet: a stop would wait for the whole grace period.
             poll("the container's first line", PATIENCE, || {
                 if written() > before { Ok(()) } else { Err(format!("{before} bytes in {}", log.display())) }
@@ -411,7 +425,7 @@ impl FailpointFixture {
         Ok(())
     }
 
-    fn go_on(&self, life: &mut Life, steps: &[Step]) -> Result<()> {
+    fn go_on(&self, life: &mut Life, steps: &[LifeStep]) -> Result<()> {
         steps.iter().try_for_each(|step| self.make(life, *step).context("going on"))
     }
 
@@ -460,7 +474,7 @@ impl FailpointFixture {
     }
 }
 
-/// The device of `Kind::Hooked`: its hooks write that they ran.
+/// The device of `PodKind::Hooked`: its hooks write that they ran.
 fn offer(node: &Node) -> Result<()> {
     let ran = node.roots().path("hooks-ran");
     std::fs::write(&ran, "")?;

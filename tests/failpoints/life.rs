@@ -19,7 +19,7 @@ use crate::fault::Fault;
 /// In the order of a life. `Stop` and `Kill` are two ways of one step; the last three are no calls. Few lives have a
 /// `Checkpoint`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Step {
+pub(crate) enum LifeStep {
     RemoveImage,
     Pull,
     Run,
@@ -42,7 +42,7 @@ pub(crate) enum Step {
 
 /// What a pod has besides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum PodKind {
     Plain,
     /// Users of its own.
     Users,
@@ -58,17 +58,17 @@ pub(crate) const HANDLER: &str = "runc";
 /// The device's name.
 pub(crate) const DEVICE: &str = "test.gantry/hooked=all";
 
-impl Step {
+impl LifeStep {
     /// Of a pod, with an image that is there.
-    pub(crate) const LIFE: [Step; 8] = [
-        Step::Run,
-        Step::Create,
-        Step::Start,
-        Step::Update,
-        Step::Stop,
-        Step::Remove,
-        Step::StopPod,
-        Step::RemovePod,
+    pub(crate) const LIFE: [LifeStep; 8] = [
+        LifeStep::Run,
+        LifeStep::Create,
+        LifeStep::Start,
+        LifeStep::Update,
+        LifeStep::Stop,
+        LifeStep::Remove,
+        LifeStep::StopPod,
+        LifeStep::RemovePod,
     ];
 
     /// What can go wrong at a place of this step.
@@ -76,13 +76,13 @@ impl Step {
         let fails = fallible.then_some(Fault::StepFails);
         let always: &[Fault] = match self {
             // No pod is concerned.
-            Step::RemoveImage | Step::Pull => &[Fault::KillRuntime, Fault::GiveUp],
-            Step::Restart => &[Fault::KillRuntime, Fault::KillMonitor],
-            Step::Loss | Step::Reboot => &[Fault::KillRuntime],
+            LifeStep::RemoveImage | LifeStep::Pull => &[Fault::KillRuntime, Fault::GiveUp],
+            LifeStep::Restart => &[Fault::KillRuntime, Fault::KillMonitor],
+            LifeStep::Loss | LifeStep::Reboot => &[Fault::KillRuntime],
             _ => &[Fault::KillRuntime, Fault::KillMonitor, Fault::GiveUp],
         };
         // After a reboot nobody has asked: a step that fails is tried again by StopPodSandbox.
-        let asked = !matches!(self, Step::Restart | Step::Loss | Step::Reboot);
+        let asked = !matches!(self, LifeStep::Restart | LifeStep::Loss | LifeStep::Reboot);
         always.iter().copied().chain(fails.filter(|_| asked)).collect()
     }
 }
@@ -171,13 +171,13 @@ impl Flight {
 pub(crate) struct Life {
     image: String,
     logs: PathBuf,
-    kind: Kind,
+    kind: PodKind,
     pub(crate) sandbox: String,
     pub(crate) container: String,
 }
 
 impl Life {
-    pub(crate) fn new(image: &str, logs: &Path, kind: Kind) -> Self {
+    pub(crate) fn new(image: &str, logs: &Path, kind: PodKind) -> Self {
         Life {
             image: image.to_owned(),
             logs: logs.to_owned(),
@@ -215,7 +215,7 @@ impl Life {
         let line = vec![cri::IdMapping { host_id: 1_638_400, container_id: 0, length: 65_536 }];
         let users =
             cri::UserNamespace { mode: cri::NamespaceMode::Pod.into(), uids: line.clone(), gids: line };
-        (self.kind == Kind::Users).then(|| cri::NamespaceOption {
+        (self.kind == PodKind::Users).then(|| cri::NamespaceOption {
             pid: cri::NamespaceMode::Container.into(),
             userns_options: Some(users),
             ..Default::default()
@@ -227,7 +227,7 @@ impl Life {
         if let Some(options) = self.users() {
             pod::with_security(&mut config, |security| security.namespace_options = Some(options));
         }
-        if self.kind == Kind::Hooked {
+        if self.kind == PodKind::Hooked {
             config.cdi_devices = vec![cri::CdiDevice { name: DEVICE.into() }];
         }
         config
@@ -239,25 +239,25 @@ impl Life {
     }
 
     /// The call of a step that is one.
-    pub(crate) fn call(&self, step: Step) -> Result<Call> {
+    pub(crate) fn call(&self, step: LifeStep) -> Result<Call> {
         let (sandbox, container) = (self.sandbox.clone(), self.container.clone());
         Ok(match step {
-            Step::RemoveImage => Call::RemoveImage(cri::RemoveImageRequest { image: self.image() }),
-            Step::Pull => {
+            LifeStep::RemoveImage => Call::RemoveImage(cri::RemoveImageRequest { image: self.image() }),
+            LifeStep::Pull => {
                 Call::Pull(Box::new(cri::PullImageRequest { image: self.image(), ..Default::default() }))
             }
-            Step::Run => {
+            LifeStep::Run => {
                 let config = Some(self.pod());
-                let runtime_handler = if self.kind == Kind::Handled { HANDLER } else { "" }.to_owned();
+                let runtime_handler = if self.kind == PodKind::Handled { HANDLER } else { "" }.to_owned();
                 Call::Run(Box::new(cri::RunPodSandboxRequest { config, runtime_handler }))
             }
-            Step::Create => {
+            LifeStep::Create => {
                 let (config, sandbox_config) = (Some(self.container()), Some(self.pod()));
                 let asked = cri::CreateContainerRequest { pod_sandbox_id: sandbox, config, sandbox_config };
                 Call::Create(Box::new(asked))
             }
-            Step::Start => Call::Start(cri::StartContainerRequest { container_id: container }),
-            Step::Update => {
+            LifeStep::Start => Call::Start(cri::StartContainerRequest { container_id: container }),
+            LifeStep::Update => {
                 let linux =
                     cri::LinuxContainerResources { memory_limit_in_bytes: 64 << 20, ..Default::default() };
                 Call::Update(cri::UpdateContainerResourcesRequest {
@@ -266,7 +266,7 @@ impl Life {
                     ..Default::default()
                 })
             }
-            Step::Checkpoint => {
+            LifeStep::Checkpoint => {
                 let location = self.logs.join("matrix.tar").to_string_lossy().into_owned();
                 Call::Checkpoint(cri::CheckpointContainerRequest {
                     container_id: container,
@@ -274,20 +274,20 @@ impl Life {
                     timeout: 20,
                 })
             }
-            Step::Stop => Call::Stop(cri::StopContainerRequest { container_id: container, timeout: 20 }),
-            Step::Kill => Call::Stop(cri::StopContainerRequest { container_id: container, timeout: 0 }),
-            Step::Remove => Call::Remove(cri::RemoveContainerRequest { container_id: container }),
-            Step::StopPod => Call::StopPod(cri::StopPodSandboxRequest { pod_sandbox_id: sandbox }),
-            Step::RemovePod => Call::RemovePod(cri::RemovePodSandboxRequest { pod_sandbox_id: sandbox }),
-            Step::Restart | Step::Loss | Step::Reboot => anyhow::bail!("{step:?} is no call"),
+            LifeStep::Stop => Call::Stop(cri::StopContainerRequest { container_id: container, timeout: 20 }),
+            LifeStep::Kill => Call::Stop(cri::StopContainerRequest { container_id: container, timeout: 0 }),
+            LifeStep::Remove => Call::Remove(cri::RemoveContainerRequest { container_id: container }),
+            LifeStep::StopPod => Call::StopPod(cri::StopPodSandboxRequest { pod_sandbox_id: sandbox }),
+            LifeStep::RemovePod => Call::RemovePod(cri::RemovePodSandboxRequest { pod_sandbox_id: sandbox }),
+            LifeStep::Restart | LifeStep::Loss | LifeStep::Reboot => anyhow::bail!("{step:?} is no call"),
         })
     }
 
     /// Takes note of what a step answered.
-    pub(crate) fn note(&mut self, step: Step, id: String) {
+    pub(crate) fn note(&mut self, step: LifeStep, id: String) {
         match step {
-            Step::Run => self.sandbox = id,
-            Step::Create => self.container = id,
+            LifeStep::Run => self.sandbox = id,
+            LifeStep::Create => self.container = id,
             _ => {}
         }
     }

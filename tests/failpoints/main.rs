@@ -23,7 +23,7 @@ use anyhow::{Context as _, Result, ensure};
 use gantry_tests::place;
 
 use self::fault::FailpointFixture;
-use self::life::Kind;
+use self::life::PodKind;
 use self::rows::{ROWS, TASKS, sites};
 
 #[test]
@@ -91,7 +91,7 @@ fn rt_4_every_fault_at_each_place_leaves_nothing_and_the_call_can_be_made_again(
     let mut fixture = FailpointFixture::new()?;
     let has_users = fixture.has_users()?;
     for row in ROWS.iter().filter(|row| row.is_of_this_node()) {
-        if row.kind == Kind::Users && !has_users {
+        if row.kind == PodKind::Users && !has_users {
             show(&format!("{:<24}not here: this kernel has no user namespaces for pods", row.site));
             continue;
         }

@@ -7,38 +7,38 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use gantry_tests::place;
 
-use crate::life::{Kind, Step};
+use crate::life::{LifeStep, PodKind};
 
 /// A place, and the step of which pod's life that is made to come there.
 #[derive(Debug)]
 pub(crate) struct FailpointRow {
     pub(crate) site: &'static str,
-    pub(crate) step: Step,
-    pub(crate) kind: Kind,
+    pub(crate) step: LifeStep,
+    pub(crate) kind: PodKind,
 }
 
-const fn row(site: &'static str, step: Step) -> FailpointRow {
-    FailpointRow { site, step, kind: Kind::Plain }
+const fn row(site: &'static str, step: LifeStep) -> FailpointRow {
+    FailpointRow { site, step, kind: PodKind::Plain }
 }
 
 /// With users of the pod's own.
 const fn users(site: &'static str) -> FailpointRow {
-    FailpointRow { site, step: Step::Run, kind: Kind::Users }
+    FailpointRow { site, step: LifeStep::Run, kind: PodKind::Users }
 }
 
 /// As `users`, with its container.
-const fn users_of(site: &'static str, step: Step) -> FailpointRow {
-    FailpointRow { site, step, kind: Kind::Users }
+const fn users_of(site: &'static str, step: LifeStep) -> FailpointRow {
+    FailpointRow { site, step, kind: PodKind::Users }
 }
 
 /// With containers that runc makes.
-const fn handler_row(site: &'static str, step: Step) -> FailpointRow {
-    FailpointRow { site, step, kind: Kind::Handled }
+const fn handler_row(site: &'static str, step: LifeStep) -> FailpointRow {
+    FailpointRow { site, step, kind: PodKind::Handled }
 }
 
 /// With a device whose file has hooks.
-const fn hook_row(site: &'static str, step: Step) -> FailpointRow {
-    FailpointRow { site, step, kind: Kind::Hooked }
+const fn hook_row(site: &'static str, step: LifeStep) -> FailpointRow {
+    FailpointRow { site, step, kind: PodKind::Hooked }
 }
 
 impl FailpointRow {
@@ -54,101 +54,101 @@ impl FailpointRow {
 }
 
 pub(crate) const ROWS: &[FailpointRow] = &[
-    row("layer.moved", Step::Pull),
-    row("pull.layers", Step::Pull),
-    row("journal.written", Step::Pull),
-    row("journal.renamed", Step::Pull),
-    row("flush.synced", Step::Pull),
-    row("disk.written", Step::Pull),
-    row("disk.committed", Step::Pull),
-    row("flush.applied", Step::Pull),
-    row("image.dropped", Step::RemoveImage),
-    row("run.named", Step::Run),
-    row("run.folder", Step::Run),
-    row("run.record", Step::Run),
-    row("run.files", Step::Run),
-    row("run.network-planned", Step::Run),
-    row("run.netns", Step::Run),
-    row("run.attached", Step::Run),
-    row("run.network-recorded", Step::Run),
+    row("layer.moved", LifeStep::Pull),
+    row("pull.layers", LifeStep::Pull),
+    row("journal.written", LifeStep::Pull),
+    row("journal.renamed", LifeStep::Pull),
+    row("flush.synced", LifeStep::Pull),
+    row("disk.written", LifeStep::Pull),
+    row("disk.committed", LifeStep::Pull),
+    row("flush.applied", LifeStep::Pull),
+    row("image.dropped", LifeStep::RemoveImage),
+    row("run.named", LifeStep::Run),
+    row("run.folder", LifeStep::Run),
+    row("run.record", LifeStep::Run),
+    row("run.files", LifeStep::Run),
+    row("run.network-planned", LifeStep::Run),
+    row("run.netns", LifeStep::Run),
+    row("run.attached", LifeStep::Run),
+    row("run.network-recorded", LifeStep::Run),
     users("monitor.users-made"),
     users("run.users-held"),
     users("run.netns"),
     users("run.pause-started"),
-    row("launch.bound", Step::Run),
-    row("launch.cgroup", Step::Run),
-    row("launch.spawned", Step::Run),
-    row("run.monitor-started", Step::Run),
-    row("run.monitor-recorded", Step::Run),
-    row("scope.slice", Step::Run),
-    row("scope.seeded", Step::Run),
-    row("scope.made", Step::Run),
-    row("scope.entered", Step::Run),
-    row("run.cgroups", Step::Run),
-    row("run.pause-started", Step::Run),
-    row("run.pause-recorded", Step::Run),
-    row("run.complete", Step::Run),
-    row("create.named", Step::Create),
-    row("create.folders", Step::Create),
-    row("create.labelled", Step::Create),
-    hook_row("create.bundle", Step::Create),
-    row("create.planned", Step::Create),
-    row("create.record", Step::Create),
-    row("create.kept", Step::Create),
-    row("start.cgroup", Step::Start),
-    row("monitor.cloned", Step::Start),
-    row("monitor.ready", Step::Start),
-    users_of("child.users-move", Step::Start),
-    handler_row("child.program-moves", Step::Start),
-    handler_row("start.cgroup", Step::Start),
-    handler_row("monitor.cloned", Step::Start),
-    handler_row("monitor.ready", Step::Start),
-    handler_row("start.cloned", Step::Start),
-    row("start.cloned", Step::Start),
-    row("record.written", Step::Start),
-    row("start.recorded", Step::Start),
-    hook_row("start.answered", Step::Start),
-    hook_row("start.poststart", Step::Start),
-    row("update.cgroup", Step::Update),
-    row("update.recorded", Step::Update),
-    row("checkpoint.folder", Step::Checkpoint),
-    row("checkpoint.dumped", Step::Checkpoint),
-    row("checkpoint.packed", Step::Checkpoint),
-    row("checkpoint.archive", Step::Checkpoint),
-    row("stop.asked", Step::Stop),
-    row("exit.written", Step::Stop),
-    row("monitor.recorded", Step::Stop),
-    row("stop.killed", Step::Kill),
-    handler_row("monitor.recorded", Step::Kill),
-    hook_row("stop.poststop-begun", Step::Stop),
-    hook_row("stop.poststop", Step::Stop),
-    row("remove.cgroup", Step::Remove),
-    handler_row("remove.cgroup", Step::Remove),
-    row("remove.container-folder", Step::Remove),
-    row("remove.unpinned", Step::Remove),
-    row("stop.containers", Step::StopPod),
-    row("stop.pause", Step::StopPod),
-    row("stop.monitor", Step::StopPod),
-    row("network.deleted", Step::StopPod),
-    row("stop.network", Step::StopPod),
-    row("scope.killed", Step::StopPod),
-    row("scope.stopped", Step::StopPod),
-    row("stop.cgroups", Step::StopPod),
-    row("stop.recorded", Step::StopPod),
-    row("remove.containers", Step::RemovePod),
-    row("remove.folder", Step::RemovePod),
-    row("recover.loaded", Step::Restart),
-    row("recover.greeted", Step::Restart),
-    row("recover.found", Step::Restart),
-    row("recover.done", Step::Restart),
-    row("lost.killed", Step::Loss),
-    row("lost.ended", Step::Loss),
-    row("reboot.freed", Step::Reboot),
+    row("launch.bound", LifeStep::Run),
+    row("launch.cgroup", LifeStep::Run),
+    row("launch.spawned", LifeStep::Run),
+    row("run.monitor-started", LifeStep::Run),
+    row("run.monitor-recorded", LifeStep::Run),
+    row("scope.slice", LifeStep::Run),
+    row("scope.seeded", LifeStep::Run),
+    row("scope.made", LifeStep::Run),
+    row("scope.entered", LifeStep::Run),
+    row("run.cgroups", LifeStep::Run),
+    row("run.pause-started", LifeStep::Run),
+    row("run.pause-recorded", LifeStep::Run),
+    row("run.complete", LifeStep::Run),
+    row("create.named", LifeStep::Create),
+    row("create.folders", LifeStep::Create),
+    row("create.labelled", LifeStep::Create),
+    hook_row("create.bundle", LifeStep::Create),
+    row("create.planned", LifeStep::Create),
+    row("create.record", LifeStep::Create),
+    row("create.kept", LifeStep::Create),
+    row("start.cgroup", LifeStep::Start),
+    row("monitor.cloned", LifeStep::Start),
+    row("monitor.ready", LifeStep::Start),
+    users_of("child.users-move", LifeStep::Start),
+    handler_row("child.program-moves", LifeStep::Start),
+    handler_row("start.cgroup", LifeStep::Start),
+    handler_row("monitor.cloned", LifeStep::Start),
+    handler_row("monitor.ready", LifeStep::Start),
+    handler_row("start.cloned", LifeStep::Start),
+    row("start.cloned", LifeStep::Start),
+    row("record.written", LifeStep::Start),
+    row("start.recorded", LifeStep::Start),
+    hook_row("start.answered", LifeStep::Start),
+    hook_row("start.poststart", LifeStep::Start),
+    row("update.cgroup", LifeStep::Update),
+    row("update.recorded", LifeStep::Update),
+    row("checkpoint.folder", LifeStep::Checkpoint),
+    row("checkpoint.dumped", LifeStep::Checkpoint),
+    row("checkpoint.packed", LifeStep::Checkpoint),
+    row("checkpoint.archive", LifeStep::Checkpoint),
+    row("stop.asked", LifeStep::Stop),
+    row("exit.written", LifeStep::Stop),
+    row("monitor.recorded", LifeStep::Stop),
+    row("stop.killed", LifeStep::Kill),
+    handler_row("monitor.recorded", LifeStep::Kill),
+    hook_row("stop.poststop-begun", LifeStep::Stop),
+    hook_row("stop.poststop", LifeStep::Stop),
+    row("remove.cgroup", LifeStep::Remove),
+    handler_row("remove.cgroup", LifeStep::Remove),
+    row("remove.container-folder", LifeStep::Remove),
+    row("remove.unpinned", LifeStep::Remove),
+    row("stop.containers", LifeStep::StopPod),
+    row("stop.pause", LifeStep::StopPod),
+    row("stop.monitor", LifeStep::StopPod),
+    row("network.deleted", LifeStep::StopPod),
+    row("stop.network", LifeStep::StopPod),
+    row("scope.killed", LifeStep::StopPod),
+    row("scope.stopped", LifeStep::StopPod),
+    row("stop.cgroups", LifeStep::StopPod),
+    row("stop.recorded", LifeStep::StopPod),
+    row("remove.containers", LifeStep::RemovePod),
+    row("remove.folder", LifeStep::RemovePod),
+    row("recover.loaded", LifeStep::Restart),
+    row("recover.greeted", LifeStep::Restart),
+    row("recover.found", LifeStep::Restart),
+    row("recover.done", LifeStep::Restart),
+    row("lost.killed", LifeStep::Loss),
+    row("lost.ended", LifeStep::Loss),
+    row("reboot.freed", LifeStep::Reboot),
 ];
 
 /// A task that nobody waits for, and how it is made to come to its place.
 #[derive(Debug)]
-pub(crate) struct Task {
+pub(crate) struct BackgroundTask {
     pub(crate) site: &'static str,
     pub(crate) wake: Wake,
 }
@@ -156,28 +156,28 @@ pub(crate) struct Task {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Wake {
     /// A step of a pod's life.
-    Step(Step),
+    Step(LifeStep),
     /// A question about a container's disk.
     Stats,
     /// A connection to the streaming server.
     Stream,
 }
 
-const fn task(site: &'static str, wake: Wake) -> Task {
-    Task { site, wake }
+const fn task(site: &'static str, wake: Wake) -> BackgroundTask {
+    BackgroundTask { site, wake }
 }
 
 /// Those that live as long as the runtime or a pod: what one of them does would be done by nobody any more.
-pub(crate) const TASKS: &[Task] = &[
-    task("task.events", Wake::Step(Step::Kill)),
-    task("task.reconnect", Wake::Step(Step::Loss)),
-    task("task.monitor", Wake::Step(Step::Run)),
-    task("task.monitor-process", Wake::Step(Step::StopPod)),
+pub(crate) const TASKS: &[BackgroundTask] = &[
+    task("task.events", Wake::Step(LifeStep::Kill)),
+    task("task.reconnect", Wake::Step(LifeStep::Loss)),
+    task("task.monitor", Wake::Step(LifeStep::Run)),
+    task("task.monitor-process", Wake::Step(LifeStep::StopPod)),
     task("task.streaming", Wake::Stream),
-    task("task.image-sync", Wake::Step(Step::RemoveImage)),
+    task("task.image-sync", Wake::Step(LifeStep::RemoveImage)),
     task("task.walker", Wake::Stats),
-    task("task.ooms", Wake::Step(Step::Start)),
-    task("task.prepull", Wake::Step(Step::Restart)),
+    task("task.ooms", Wake::Step(LifeStep::Start)),
+    task("task.prepull", Wake::Step(LifeStep::Restart)),
 ];
 
 /// Every place in the source, and whether it can have its step fail.

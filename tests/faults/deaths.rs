@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const NEXT_BOOT: &str = "11111111-2222-4333-8444-555555555555";
 
 /// What is asked for, and after which of its bytes nothing more comes.
-type Stage = fn(&PullFixture) -> (String, u64);
+type CutPoint = fn(&PullFixture) -> (String, u64);
 
 /// How much of the large layer the node says that it has.
 fn downloaded_bytes(fixture: &PullFixture) -> Result<u64> {
@@ -64,7 +64,7 @@ fn killed_at(fixture: &mut PullFixture, part: &str, bytes: u64) -> Result<()> {
 
 #[test]
 fn a_runtime_that_is_killed_at_any_stage_leaves_nothing_and_pulls_again() -> Result<()> {
-    let stages: [Stage; 5] = [
+    let stages: [CutPoint; 5] = [
         |_| ("/manifests/".to_owned(), 10),
         |fixture| (fixture.built.config.digest.clone(), 5),
         |fixture| (fixture.large().to_owned(), 0),

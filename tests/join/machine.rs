@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use gantry_tests::cluster::process::{Process, ProcessSpec};
+use gantry_tests::cluster::process::{NodeProcess, ProcessSpec};
 use gantry_tests::cluster::programs;
 use gantry_tests::place;
 
@@ -31,7 +31,7 @@ while [ -e FOLDER/asked ]; do sleep 0.05; done
 "#;
 
 /// See the module.
-pub(crate) struct Machine {
+pub(crate) struct JoinMachine {
     folder: PathBuf,
     init: Option<JoinHandle<Result<()>>>,
     over: Arc<AtomicBool>,
@@ -40,7 +40,7 @@ pub(crate) struct Machine {
 /// What is at a path: kind and mode, and what is in it.
 pub(crate) type Snapshot = BTreeMap<PathBuf, (u32, Vec<u8>)>;
 
-impl Machine {
+impl JoinMachine {
     /// Lays the overlays and starts what stands for systemd. Before a cluster, which mounts into `/etc`.
     pub(crate) fn make(folder: &Path) -> Result<Self> {
         place::require_own_namespaces()?;
@@ -144,7 +144,7 @@ impl Machine {
     }
 }
 
-impl Drop for Machine {
+impl Drop for JoinMachine {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
     }
@@ -158,7 +158,7 @@ fn text(output: &Output) -> String {
 struct Init {
     folder: PathBuf,
     over: Arc<AtomicBool>,
-    kubelet: Option<Process>,
+    kubelet: Option<NodeProcess>,
 }
 
 impl Init {
@@ -178,7 +178,7 @@ impl Init {
     fn serve(&mut self, verb: &str) -> Result<()> {
         self.stop()?;
         if verb != "stop" {
-            self.kubelet = Some(Process::start(kubelet(&self.folder)?, &self.folder)?);
+            self.kubelet = Some(NodeProcess::start(kubelet(&self.folder)?, &self.folder)?);
         }
         Ok(())
     }

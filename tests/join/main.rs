@@ -20,19 +20,19 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use gantry_proto::cri::ListPodSandboxRequest;
 use gantry_tests::cluster::network::Outside;
-use gantry_tests::cluster::{Cluster, Join, Options, kubeadm, runtime};
+use gantry_tests::cluster::{Cluster, ClusterOptions, Join, kubeadm, runtime};
 use gantry_tests::place;
 
-use self::machine::{Machine, snapshot};
+use self::machine::{JoinMachine, snapshot};
 
 const WAIT: Duration = Duration::from_secs(120);
 const RECORD: &str = "/var/lib/gantry/join.json";
 
 /// A control plane made by kubeadm, as kind's: its nodes' cgroups lie below `/kubelet`, and its name is known to nobody.
 fn cluster(folder: &Path) -> Result<(Cluster, kubeadm::JoinMaterial)> {
-    let cluster = Cluster::start(Options {
+    let cluster = Cluster::start(ClusterOptions {
         folder: folder.to_owned(),
-        runtime: runtime::Kind::Gantry,
+        runtime: runtime::RuntimeKind::Gantry,
         kubelet: None,
         addons: false,
         number: 0,
@@ -65,7 +65,7 @@ fn ready(cluster: &Cluster, node: &str) -> Result<()> {
 #[test]
 fn a_machine_joins_by_token_and_leaves_as_it_was() -> Result<()> {
     let folder = tempfile::Builder::new().prefix("gj-").tempdir()?;
-    let machine = Machine::make(folder.path())?;
+    let machine = JoinMachine::make(folder.path())?;
     let (cluster, made) = cluster(folder.path())?;
     machine.prepare()?;
     let before = snapshot()?;
@@ -130,7 +130,7 @@ fn a_machine_joins_by_token_and_leaves_as_it_was() -> Result<()> {
 #[test]
 fn a_machine_joins_by_an_administrators_kubeconfig() -> Result<()> {
     let folder = tempfile::Builder::new().prefix("gj-").tempdir()?;
-    let machine = Machine::make(folder.path())?;
+    let machine = JoinMachine::make(folder.path())?;
     let (cluster, made) = cluster(folder.path())?;
     machine.prepare()?;
     let before = snapshot()?;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use gantry_proto::cri;
-use gantry_tests::criu::{self, Fake, Play};
+use gantry_tests::criu::{self, FakeCriu, Play};
 use gantry_tests::node::{Node, Programs, Roots};
 use gantry_tests::pod::{self, Pod};
 use gantry_tests::poll::poll;
@@ -132,7 +132,7 @@ fn a_node_without_criu_says_so_in_words_that_upstreams_suite_knows() -> Result<(
 
 #[test]
 fn a_checkpoint_is_one_archive_of_images_documents_log_and_layer() -> Result<()> {
-    let fake = Fake::new(Play::Succeed)?;
+    let fake = FakeCriu::new(Play::Succeed)?;
     let ready = node_with(fake.variable(), &[])?;
     let pod = Pod::run(&ready.node, "whole")?;
     let id = pod.start(&config(&ready.image))?;
@@ -156,7 +156,7 @@ fn a_checkpoint_is_one_archive_of_images_documents_log_and_layer() -> Result<()>
 
 #[test]
 fn a_checkpoint_that_cannot_be_is_refused_and_the_container_goes_on() -> Result<()> {
-    let fake = Fake::new(Play::Fail)?;
+    let fake = FakeCriu::new(Play::Fail)?;
     let ready = node_with(fake.variable(), &[])?;
     let pod = Pod::run(&ready.node, "refused")?;
     let id = pod.start(&config(&ready.image))?;
@@ -211,7 +211,7 @@ fn a_checkpoint_that_cannot_be_is_refused_and_the_container_goes_on() -> Result<
 
 #[test]
 fn a_criu_that_hangs_is_ended_and_leaves_no_container_frozen() -> Result<()> {
-    let fake = Fake::new(Play::Hang)?;
+    let fake = FakeCriu::new(Play::Hang)?;
     let ready = node_with(fake.variable(), &[])?;
     let pod = Pod::run(&ready.node, "hangs")?;
     let id = pod.start(&config(&ready.image))?;

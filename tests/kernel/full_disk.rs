@@ -19,13 +19,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const MIB: usize = 1 << 20;
 
 /// A disk of 64 MiB with a thousand inodes for a node's root, in a file; gone with this.
-struct Disk {
+struct SmallDisk {
     folder: PathBuf,
     /// In memory, where the file stands: when this is full, the disk loses what it is given.
     below: PathBuf,
 }
 
-impl Disk {
+impl SmallDisk {
     /// With so many bytes for the file, which takes room as it is written.
     fn new(roots: &Roots, bytes: usize) -> Result<Self> {
         let disk = Self { folder: roots.path("root"), below: roots.path("below") };
@@ -42,7 +42,7 @@ impl Disk {
     }
 }
 
-impl Drop for Disk {
+impl Drop for SmallDisk {
     fn drop(&mut self) {
         for folder in [&self.folder, &self.below] {
             let _ = rustix::mount::unmount(folder, UnmountFlags::DETACH);
@@ -58,7 +58,7 @@ fn busybox(words: &[&str], paths: &[&Path]) -> Result<()> {
 
 struct Scene {
     // Before the node, whose folders go with it.
-    disk: Disk,
+    disk: SmallDisk,
     node: Node,
     registry: Registry,
 }
@@ -67,7 +67,7 @@ impl Scene {
     fn new(bytes: usize) -> Result<Self> {
         place::require_own_namespaces()?;
         let roots = Roots::new()?;
-        let disk = Disk::new(&roots, bytes)?;
+        let disk = SmallDisk::new(&roots, bytes)?;
         Ok(Self { disk, node: Node::start_on(roots)?, registry: Registry::start()? })
     }
 

@@ -16,12 +16,12 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use crate::images::{Ready, ready};
 
 /// A small file system for the logs of one pod; gone with this.
-struct Disk {
+struct LogDisk {
     folder: PathBuf,
     frozen: bool,
 }
 
-impl Disk {
+impl LogDisk {
     /// In memory, of so many bytes.
     fn of_memory(folder: PathBuf, bytes: u64) -> Result<Self> {
         std::fs::create_dir_all(&folder)?;
@@ -54,7 +54,7 @@ impl Disk {
     }
 }
 
-impl Drop for Disk {
+impl Drop for LogDisk {
     fn drop(&mut self) {
         // A frozen disk holds up everybody who touches it, the sweep of this test too.
         if self.frozen {
@@ -92,7 +92,7 @@ fn more_than(pod: &Pod<'_>, container: &str, lines: usize) -> Result<usize> {
 #[test]
 fn a_full_disk_loses_whole_lines_of_its_own_pod_and_logging_goes_on_when_there_is_room() -> Result<()> {
     let ready = ready()?;
-    let disk = Disk::of_memory(ready.node.roots().path("disk"), 1 << 20)?;
+    let disk = LogDisk::of_memory(ready.node.roots().path("disk"), 1 << 20)?;
     // To be made room of.
     let filler = disk.folder.join("filler");
     std::fs::write(&filler, vec![b'x'; 512 << 10])?;
@@ -141,7 +141,7 @@ fn a_full_disk_loses_whole_lines_of_its_own_pod_and_logging_goes_on_when_there_i
 #[test]
 fn rt_2_5_a_frozen_disk_holds_up_neither_a_stop_nor_other_pods_and_a_rotation_is_told_of_it() -> Result<()> {
     let ready = ready()?;
-    let mut disk = Disk::of_a_file(&ready)?;
+    let mut disk = LogDisk::of_a_file(&ready)?;
     let pod = Pod::run_config(&ready.node, disk.config(&ready, "frozen"))?;
     let id = pod.start(&pod::container_config("main", &ready.image, &["/workload", "count", "0"]))?;
     let monitors = proc::all()?.into_iter().filter(|process| process.name.starts_with("gantry-monitor"));
@@ -181,7 +181,7 @@ fn a_flood_of_lines_holds_up_neither_execs_nor_stops_nor_the_lines_of_others() -
     let ready = ready()?;
     let pod = Pod::run(&ready.node, "flood")?;
     let path = pod.log_path("flood");
-    let disk = Disk::of_memory(path.parent().context("no folder")?.to_owned(), 64 << 20)?;
+    let disk = LogDisk::of_memory(path.parent().context("no folder")?.to_owned(), 64 << 20)?;
     let flood = pod.start(&pod::container_config("flood", &ready.image, &["/bin/yes", "the same again"]))?;
     let quiet = pod.start(&pod::container_config("quiet", &ready.image, &["/workload", "count", "0"]))?;
     let (over, rounds) = (AtomicBool::new(false), AtomicU64::new(0));

@@ -11,12 +11,12 @@ use gantry_tests::standalone::Standalone;
 use crate::images::web_image;
 
 /// `gantry run --manifest-dir` on a folder below the roots, ended by its drop.
-struct Folder {
+struct ManifestFolder {
     child: std::process::Child,
     roots: Roots,
 }
 
-impl Folder {
+impl ManifestFolder {
     fn start(roots: Roots) -> Result<Self> {
         let folder = roots.path("manifests");
         std::fs::create_dir_all(&folder)?;
@@ -76,7 +76,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for ManifestFolder {
     fn drop(&mut self) {
         // Over already when the test went well.
         let _ = self.child.kill();
@@ -98,7 +98,7 @@ fn a_manifest_folder_is_followed() -> Result<()> {
              containers: [{{name: c, image: {image}{more}}}]\n"
         )
     };
-    let mut folder = Folder::start(roots)?;
+    let mut folder = ManifestFolder::start(roots)?;
     folder.put("a.yaml", &pod("a", ""))?;
     folder.put("broken.yaml", "kind: [")?;
     let secret = ", envFrom: [{secretRef: {name: s}}]";

@@ -13,7 +13,7 @@ mod runtime_ext;
 mod tour;
 
 use anyhow::{Context, Result};
-use gantry_tests::containerd::{Containerd, Options, Tuning};
+use gantry_tests::containerd::{Containerd, ContainerdOptions, Tuning};
 use gantry_tests::registry::Registry;
 use gantry_tests::suite::{self, Subject};
 
@@ -22,7 +22,7 @@ fn go_suite_on_containerd() -> Result<()> {
     let registry = Registry::start()?;
     let images = suite::push_images(&registry)?;
     let guarded = registry.serve_with_password()?;
-    let containerd = Containerd::start(Options {
+    let containerd = Containerd::start(ContainerdOptions {
         registry: &registry,
         pause: &images.pause,
         portmap: true,

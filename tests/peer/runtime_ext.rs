@@ -27,7 +27,7 @@ use gantry_agent::volumes::host::HostVolumes;
 use gantry_model::cgroup::names::Driver;
 use gantry_model::clock::SystemClock;
 use gantry_model::pod::{Pod, PodUid};
-use gantry_tests::containerd::{Containerd, Options, Tuning};
+use gantry_tests::containerd::{Containerd, ContainerdOptions, Tuning};
 use gantry_tests::image::{Image, Layer};
 use gantry_tests::paused_registry::PausedRegistry;
 use gantry_tests::registry::Registry;
@@ -46,7 +46,7 @@ const HOG: &str = "while :; do dd if=/dev/zero of=/dev/null bs=64M count=1; slee
 fn pulls_are_seen_as_they_come_and_an_oom_that_is_outlived_is_told() -> Result<()> {
     let registry = Registry::start()?;
     let images = suite::push_images(&registry)?;
-    let containerd = Containerd::start(Options {
+    let containerd = Containerd::start(ContainerdOptions {
         registry: &registry,
         pause: &images.pause,
         portmap: false,

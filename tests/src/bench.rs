@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use gantry_proto::cri;
 
-use crate::containerd::{Containerd, Options, Tuning};
+use crate::containerd::{Containerd, ContainerdOptions, Tuning};
 use crate::cri::Cri;
 use crate::image::{Image, Layer};
 use crate::node::Node;
@@ -49,7 +49,7 @@ pub struct Measured {
 
 /// Both runtimes' numbers.
 #[derive(Debug, Clone)]
-pub struct Outcome {
+pub struct BenchOutcome {
     pub containerd: Measured,
     pub gantry: Measured,
     /// Compressed layers of one pulled image.
@@ -72,7 +72,7 @@ pub fn median(times: impl IntoIterator<Item = Duration>) -> Duration {
 }
 
 /// One runtime under measurement.
-struct Side<'a> {
+struct BenchSide<'a> {
     cri: &'a Cri,
     /// Below `/TAG` its pods' cgroups are made.
     tag: &'a str,
@@ -83,12 +83,12 @@ struct Side<'a> {
 ///
 /// # Errors
 /// When a program is missing, or a runtime fails a call.
-pub fn first(counts: Counts) -> Result<Outcome> {
+pub fn first(counts: Counts) -> Result<BenchOutcome> {
     place::require_own_namespaces()?;
     let registry = Registry::start()?;
     let pause = push_pause(&registry)?;
     let (images, image_bytes, image_files) = push_big(&registry, counts.pulls)?;
-    let containerd = Containerd::start(Options {
+    let containerd = Containerd::start(ContainerdOptions {
         registry: &registry,
         pause: &pause,
         portmap: false,
@@ -96,8 +96,8 @@ pub fn first(counts: Counts) -> Result<Outcome> {
     })?;
     let node = Node::start()?;
     let mut sides = [
-        Side { cri: containerd.cri(), tag: containerd.tag(), measured: Measured::default() },
-        Side { cri: node.cri(), tag: node.roots().tag(), measured: Measured::default() },
+        BenchSide { cri: containerd.cri(), tag: containerd.tag(), measured: Measured::default() },
+        BenchSide { cri: node.cri(), tag: node.roots().tag(), measured: Measured::default() },
     ];
     let logs = tempfile::Builder::new().prefix("gantry-bench-").tempdir()?;
     for side in &sides {
@@ -121,7 +121,7 @@ pub fn first(counts: Counts) -> Result<Outcome> {
         }
     }
     let [containerd, gantry] = sides.map(|side| side.measured);
-    Ok(Outcome { containerd, gantry, image_bytes, image_files })
+    Ok(BenchOutcome { containerd, gantry, image_bytes, image_files })
 }
 
 /// Who goes first changes from one to the next.
@@ -136,7 +136,7 @@ fn pull(runtime: &Cri, image: &str) -> Result<()> {
 }
 
 /// Starts a pod with one container, then removes it; only the start is timed.
-fn one_pod(side: &Side<'_>, image: &str, logs: &Path, number: &str) -> Result<Start> {
+fn one_pod(side: &BenchSide<'_>, image: &str, logs: &Path, number: &str) -> Result<Start> {
     let config = sandbox(side.tag, logs, number)?;
     let begin = Instant::now();
     let request = cri::RunPodSandboxRequest { config: Some(config.clone()), ..Default::default() };

@@ -16,7 +16,7 @@ use anyhow::{Context, Result, ensure};
 
 use self::random::Random;
 use self::series::Series;
-use self::worker::Worker;
+use self::worker::ChurnWorker;
 use crate::leakcheck::{Scope, Snapshot};
 use crate::node::{Node, Roots};
 use crate::pod::{self, Pod};
@@ -153,7 +153,7 @@ fn start_workers(
                 (node.socket(), node.logs(), image.to_owned(), shared.clone());
             let name = format!("{name}{number}");
             workers.push(std::thread::spawn(move || {
-                Worker::new(&socket, &logs, &image, &name, random, shared)?.run()
+                ChurnWorker::new(&socket, &logs, &image, &name, random, shared)?.run()
             }));
         }
     }

@@ -29,9 +29,9 @@ use self::control_plane::{API_PORT, ControlPlane, Folders};
 use self::isolation::NodeIsolation;
 use self::kubectl::Kubectl;
 use self::kubelet::Kubelet;
-use self::network::{Network, Outside};
+use self::network::{NodeNetwork, Outside};
 use self::pki::{CertificateSubjects, Pki};
-use self::process::Process;
+use self::process::NodeProcess;
 use self::runtime::ClusterRuntime;
 use crate::cri::Cri;
 use crate::leakcheck;
@@ -43,12 +43,12 @@ pub const NODE: &str = "gantry-node";
 
 /// What a cluster is to be.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct ClusterOptions {
     /// Everything is below it: sockets of its own, logs, pids, disks. Empty, or of an earlier cluster that ended.
     pub folder: PathBuf,
-    pub runtime: runtime::Kind,
+    pub runtime: runtime::RuntimeKind,
     /// None leaves the node unjoined.
-    pub kubelet: Option<kubelet::Kind>,
+    pub kubelet: Option<kubelet::KubeletKind>,
     /// kube-proxy, CoreDNS and metrics-server.
     pub addons: bool,
     /// Chooses the node's address among clusters on one machine.
@@ -72,7 +72,7 @@ pub struct NodeBase {
     // Dropped in this order: who depends on the others goes first.
     runtime: ClusterRuntime,
     _registry: Registry,
-    network: Network,
+    network: NodeNetwork,
     place: NodeIsolation,
     ended: bool,
 }
@@ -91,11 +91,11 @@ impl NodeBase {
     ///
     /// # Errors
     /// When this is no place for a cluster, a program or an image is not built, or the runtime does not come up.
-    pub fn make(folder: &Path, runtime: runtime::Kind, number: u8, outside: &Outside) -> Result<Self> {
+    pub fn make(folder: &Path, runtime: runtime::RuntimeKind, number: u8, outside: &Outside) -> Result<Self> {
         let logs = folder.join("log");
         std::fs::create_dir_all(&logs).with_context(|| format!("make {}", logs.display()))?;
         let place = NodeIsolation::enter(folder)?;
-        let network = Network::make(folder, number, outside)?;
+        let network = NodeNetwork::make(folder, number, outside)?;
         let registry = images::serve()?;
         let runtime = ClusterRuntime::start(runtime, folder, &logs)?;
         Ok(Self { runtime, _registry: registry, network, place, ended: false })
@@ -150,7 +150,7 @@ pub struct Cluster {
     ground: NodeBase,
     kubectl: Kubectl,
     pki: Pki,
-    options: Options,
+    options: ClusterOptions,
 }
 
 impl Cluster {
@@ -159,7 +159,7 @@ impl Cluster {
     /// # Errors
     /// As [`NodeBase::make`], or when the control plane or the node does not come up; with the end of the log of what did
     /// not.
-    pub fn start(options: Options) -> Result<Self> {
+    pub fn start(options: ClusterOptions) -> Result<Self> {
         let folder = options.folder.as_path();
         let ground = NodeBase::make(folder, options.runtime, options.number, &options.outside)?;
         let (node_ip, server) = (node_ip(&options), server(&options));
@@ -239,7 +239,7 @@ impl Cluster {
 
     /// Which runtime it has.
     #[must_use]
-    pub fn runtime_kind(&self) -> runtime::Kind {
+    pub fn runtime_kind(&self) -> runtime::RuntimeKind {
         self.options.runtime
     }
 
@@ -261,7 +261,7 @@ impl Cluster {
     ///
     /// # Errors
     /// When it has no such process.
-    pub fn control_plane(&mut self, name: &str) -> Result<&mut Process> {
+    pub fn control_plane(&mut self, name: &str) -> Result<&mut NodeProcess> {
         self.control_plane.process(name)
     }
 
@@ -280,7 +280,7 @@ impl Cluster {
     ///
     /// # Errors
     /// When one runs, or it cannot be started.
-    pub fn start_kubelet(&mut self, kind: kubelet::Kind) -> Result<()> {
+    pub fn start_kubelet(&mut self, kind: kubelet::KubeletKind) -> Result<()> {
         if self.kubelet.is_some() {
             bail!("a kubelet runs already");
         }
@@ -351,12 +351,12 @@ impl Cluster {
 
 const WAIT: Duration = Duration::from_secs(120);
 
-fn node_ip(options: &Options) -> std::net::Ipv4Addr {
+fn node_ip(options: &ClusterOptions) -> std::net::Ipv4Addr {
     network::addresses(options.number).0
 }
 
 /// The API server's address, from the node and from outside.
-fn server(options: &Options) -> String {
+fn server(options: &ClusterOptions) -> String {
     format!("https://{}:{API_PORT}", node_ip(options))
 }
 

@@ -44,7 +44,7 @@ pub struct Containerd {
 
 /// What to start it with.
 #[derive(Debug, Clone, Copy)]
-pub struct Options<'a> {
+pub struct ContainerdOptions<'a> {
     /// Pulls go there in plain HTTP.
     pub registry: &'a Registry,
     /// The pause image's reference.
@@ -86,7 +86,7 @@ impl Containerd {
     ///
     /// # Errors
     /// When this is not a place for it, it was not built, or it does not answer in 30 s.
-    pub fn start(options: Options<'_>) -> Result<Self> {
+    pub fn start(options: ContainerdOptions<'_>) -> Result<Self> {
         place::require_own_namespaces()?;
         let programs = Programs::built()?;
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -310,7 +310,7 @@ fn conflist(bridge: &str, number: u32, leases: &Path, portmap: bool) -> serde_js
 /// Defaults but for the places; `restrict_oom_score_adj` because a node may lack
 /// CAP_SYS_RESOURCE, and every pod would fail, and the drain because its default waits for ever for
 /// a child that keeps an exec's pipe.
-fn config(folder: &Path, programs: &Programs, options: &Options<'_>) -> String {
+fn config(folder: &Path, programs: &Programs, options: &ContainerdOptions<'_>) -> String {
     let at = |name: &str| folder.join(name).display().to_string();
     format!(
         r#"version = 3

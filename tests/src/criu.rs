@@ -20,17 +20,17 @@ pub enum Play {
 
 /// A folder with a program `criu`.
 #[derive(Debug)]
-pub struct Fake {
+pub struct FakeCriu {
     folder: TempDir,
 }
 
-impl Fake {
+impl FakeCriu {
     /// One that says that it is 3.17.1.
     ///
     /// # Errors
     /// When it can't be written.
     pub fn new(play: Play) -> Result<Self> {
-        let fake = Fake { folder: tempfile::Builder::new().prefix("gantry-criu-").tempdir()? };
+        let fake = FakeCriu { folder: tempfile::Builder::new().prefix("gantry-criu-").tempdir()? };
         fake.set("3.17.1", play)?;
         Ok(fake)
     }
@@ -38,7 +38,7 @@ impl Fake {
     /// Another from now on.
     ///
     /// # Errors
-    /// As [`Fake::new`].
+    /// As [`FakeCriu::new`].
     pub fn set(&self, version: &str, play: Play) -> Result<()> {
         let last = match play {
             Play::Succeed => "exit 0",

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result};
 
-use wire::Head;
+use wire::MessageHead;
 
 /// What is done to an answer.
 #[derive(Debug, Clone)]
@@ -51,13 +51,13 @@ pub struct FaultProxy {
 struct ProxyShared {
     registry: SocketAddr,
     own: SocketAddr,
-    state: Mutex<State>,
+    state: Mutex<ProxyState>,
     stopped: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    rules: Vec<Rule>,
+struct ProxyState {
+    rules: Vec<FaultRule>,
     seen: Vec<RecordedRequest>,
     /// Tokens are asked for, and each one is good for so many requests.
     uses: Option<u32>,
@@ -67,7 +67,7 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Rule {
+struct FaultRule {
     part: String,
     left: u32,
     fault: ProxyFault,
@@ -112,7 +112,7 @@ impl FaultProxy {
 
     /// Spoils the next `times` answers to targets that contain `part`. Of several rules the first one counts.
     pub fn spoil(&self, part: &str, times: u32, fault: ProxyFault) {
-        self.shared.state().rules.push(Rule { part: part.to_owned(), left: times, fault });
+        self.shared.state().rules.push(FaultRule { part: part.to_owned(), left: times, fault });
     }
 
     /// From now on tokens are asked for; each one is good for `uses` requests.
@@ -164,12 +164,12 @@ fn accept(listener: &TcpListener, shared: &Arc<ProxyShared>) {
 }
 
 impl ProxyShared {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ProxyState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn serve(&self, mut client: TcpStream) -> Result<()> {
-        while let Some(asked) = Head::read(&mut client)? {
+        while let Some(asked) = MessageHead::read(&mut client)? {
             match self.answer(&asked, &mut client)? {
                 AfterAnswer::Next => {}
                 AfterAnswer::Close => return Ok(()),
@@ -178,7 +178,7 @@ impl ProxyShared {
         Ok(())
     }
 
-    fn answer(&self, asked: &Head, client: &mut TcpStream) -> Result<AfterAnswer> {
+    fn answer(&self, asked: &MessageHead, client: &mut TcpStream) -> Result<AfterAnswer> {
         let (method, target) = asked.request()?;
         let header = |name: &str| asked.header(name).map(str::to_owned);
         self.state().seen.push(RecordedRequest {
@@ -236,7 +236,7 @@ impl ProxyShared {
     }
 }
 
-impl State {
+impl ProxyState {
     fn due(&mut self, target: &str) -> Option<ProxyFault> {
         let rule = self.rules.iter_mut().find(|rule| rule.left > 0 && target.contains(&rule.part))?;
         rule.left -= 1;

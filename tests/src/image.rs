@@ -27,7 +27,7 @@ enum EntryContent {
 }
 
 #[derive(Debug, Clone)]
-struct Entry {
+struct LayerEntry {
     path: String,
     mode: u32,
     uid: u64,
@@ -39,12 +39,19 @@ struct Entry {
 /// The entries of one layer, in archive order.
 #[derive(Debug, Clone, Default)]
 pub struct Layer {
-    entries: Vec<Entry>,
+    entries: Vec<LayerEntry>,
 }
 
 impl Layer {
     fn push(mut self, path: &str, mode: u32, content: EntryContent) -> Self {
-        self.entries.push(Entry { path: path.to_owned(), mode, uid: 0, gid: 0, xattrs: Vec::new(), content });
+        self.entries.push(LayerEntry {
+            path: path.to_owned(),
+            mode,
+            uid: 0,
+            gid: 0,
+            xattrs: Vec::new(),
+            content,
+        });
         self
     }
 

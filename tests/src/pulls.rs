@@ -19,12 +19,12 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
 pub use image::{ImageShape, PushedImage, SHAPES};
-use memory::Memory;
+use memory::MemoryFiller;
 pub use pack::Packing;
 pub use replay::{ReplayStep, replay};
 pub use shaper::LinkLimits;
 pub use side::Pull;
-use side::{Peer, Side};
+use side::{Peer, PullSide};
 
 use crate::registry::{self, Registry};
 use crate::{debian, place};
@@ -60,7 +60,7 @@ pub struct PullSeries {
 
 /// One image by all.
 #[derive(Debug, Clone, Serialize)]
-pub struct Table {
+pub struct PullTable {
     pub image: PushedImage,
     pub rows: Vec<PullSeries>,
 }
@@ -76,11 +76,11 @@ pub fn fetch() -> Result<()> {
 }
 
 /// What all rounds share.
-struct Stage {
+struct RoundFixture {
     registry: Registry,
-    memory: Memory,
+    memory: MemoryFiller,
     images: Vec<PushedImage>,
-    sides: Vec<Side>,
+    sides: Vec<PullSide>,
     /// Where the registry is found over the line, and by the node beside it.
     far: String,
     near: String,
@@ -91,11 +91,11 @@ struct Stage {
 ///
 /// # Errors
 /// When a program is missing, or a runtime fails a call.
-pub fn run(wanted: &PullBenchOptions, mut tell: impl FnMut(&Table)) -> Result<()> {
-    let stage = &Stage::new(wanted)?;
-    let Stage { images, sides, far, .. } = stage;
+pub fn run(wanted: &PullBenchOptions, mut tell: impl FnMut(&PullTable)) -> Result<()> {
+    let stage = &RoundFixture::new(wanted)?;
+    let RoundFixture { images, sides, far, .. } = stage;
     for image in images {
-        let mut table = Table {
+        let mut table = PullTable {
             image: image.clone(),
             rows: sides
                 .iter()
@@ -117,7 +117,7 @@ fn turns(rounds: usize, sides: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..rounds).flat_map(move |round| (0..sides).map(move |turn| ((round + turn) % sides, round)))
 }
 
-impl Stage {
+impl RoundFixture {
     fn new(wanted: &PullBenchOptions) -> Result<Self> {
         place::require_own_namespaces()?;
         ensure!(
@@ -141,7 +141,7 @@ impl Stage {
         };
         let igzip = tempfile::Builder::new().prefix("gantry-igzip-").tempdir()?;
         let sides = sides(wanted, &registry, &[&near, &far], igzip.path())?;
-        let memory = Memory::new(&wanted.cache)?;
+        let memory = MemoryFiller::new(&wanted.cache)?;
         Ok(Self { registry, memory, images, sides, far, near, _igzip: igzip })
     }
 
@@ -158,17 +158,22 @@ impl Stage {
     }
 }
 
-fn sides(wanted: &PullBenchOptions, registry: &Registry, hosts: &[&str], igzip: &Path) -> Result<Vec<Side>> {
-    let mut sides = vec![Side::gantry(&[])?];
+fn sides(
+    wanted: &PullBenchOptions,
+    registry: &Registry,
+    hosts: &[&str],
+    igzip: &Path,
+) -> Result<Vec<PullSide>> {
+    let mut sides = vec![PullSide::gantry(&[])?];
     for name in &wanted.disable {
-        sides.push(Side::gantry(std::slice::from_ref(name))?);
+        sides.push(PullSide::gantry(std::slice::from_ref(name))?);
     }
     if !wanted.alone {
         debian::extract(&debian::archives(IGZIP)?, igzip)?;
         for peer in [Peer::Default, Peer::Tuned, Peer::Synced] {
-            sides.push(Side::containerd(peer, registry, igzip)?);
+            sides.push(PullSide::containerd(peer, registry, igzip)?);
         }
-        sides.push(Side::podman()?);
+        sides.push(PullSide::podman()?);
     }
     for side in &sides {
         hosts.iter().try_for_each(|host| side.trust(host))?;

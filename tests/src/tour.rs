@@ -16,7 +16,7 @@ pub struct Difference {
     /// Beginning of the step's heading; empty for any.
     pub step: &'static str,
     /// Of whom.
-    pub whose: Side,
+    pub whose: TourSide,
     /// Part of the line.
     pub line: &'static str,
     /// Why it is there for the one and not for the other.
@@ -25,7 +25,7 @@ pub struct Difference {
 
 /// Whose line it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
+pub enum TourSide {
     /// Gantry's alone.
     Ours,
     /// The peer's alone.
@@ -52,10 +52,10 @@ pub fn run(subject: Subject<'_>, images: &Images) -> Result<String> {
 }
 
 /// A heading and its lines.
-type Step<'a> = (&'a str, Vec<&'a str>);
+type TourStep<'a> = (&'a str, Vec<&'a str>);
 
-fn steps(text: &str) -> Vec<Step<'_>> {
-    let mut steps: Vec<Step<'_>> = Vec::new();
+fn steps(text: &str) -> Vec<TourStep<'_>> {
+    let mut steps: Vec<TourStep<'_>> = Vec::new();
     for line in text.lines() {
         match (line.strip_prefix("$ "), steps.last_mut()) {
             (Some(heading), _) => steps.push((heading, Vec::new())),
@@ -73,7 +73,7 @@ fn steps(text: &str) -> Vec<Step<'_>> {
 /// Every line that only one of them has.
 pub fn compare(ours: &str, theirs: &str, allowed: &[Difference]) -> Result<()> {
     let (ours, theirs) = (steps(ours), steps(theirs));
-    let headings = |steps: &[Step<'_>]| steps.iter().map(|(heading, _)| (*heading).to_owned()).collect();
+    let headings = |steps: &[TourStep<'_>]| steps.iter().map(|(heading, _)| (*heading).to_owned()).collect();
     let (here, there): (Vec<String>, Vec<String>) = (headings(&ours), headings(&theirs));
     ensure!(here == there, "not the same steps:\n{here:#?}\n{there:#?}");
     let mut wrong = Vec::new();
@@ -81,7 +81,7 @@ pub fn compare(ours: &str, theirs: &str, allowed: &[Difference]) -> Result<()> {
     for ((heading, ours), (_, theirs)) in ours.iter().zip(&theirs) {
         for (side, line) in alone(ours, theirs) {
             let fits = |one: &Difference| {
-                let whose = one.whose == side || one.whose == Side::Both;
+                let whose = one.whose == side || one.whose == TourSide::Both;
                 heading.starts_with(one.step) && whose && line.contains(one.line)
             };
             match allowed.iter().position(fits) {
@@ -99,12 +99,12 @@ pub fn compare(ours: &str, theirs: &str, allowed: &[Difference]) -> Result<()> {
 }
 
 /// Lines that one of them has more often.
-fn alone<'a>(ours: &[&'a str], theirs: &[&'a str]) -> Vec<(Side, &'a str)> {
+fn alone<'a>(ours: &[&'a str], theirs: &[&'a str]) -> Vec<(TourSide, &'a str)> {
     let mut counts: BTreeMap<&str, i64> = BTreeMap::new();
     ours.iter().for_each(|line| *counts.entry(line).or_default() += 1);
     theirs.iter().for_each(|line| *counts.entry(line).or_default() -= 1);
     let sides = counts.into_iter().filter(|(_, count)| *count != 0);
-    sides.map(|(line, count)| (if count > 0 { Side::Ours } else { Side::Theirs }, line)).collect()
+    sides.map(|(line, count)| (if count > 0 { TourSide::Ours } else { TourSide::Theirs }, line)).collect()
 }
 
 #[cfg(test)]
@@ -113,7 +113,7 @@ mod tests {
 
     const OURS: &str = "$ version\n  name: a\n$ ps\n  one\n  two\n";
 
-    fn allow(step: &'static str, whose: Side, line: &'static str) -> Difference {
+    fn allow(step: &'static str, whose: TourSide, line: &'static str) -> Difference {
         Difference { step, whose, line, why: "a test" }
     }
 
@@ -127,12 +127,12 @@ mod tests {
         let theirs = "$ version\n  name: a\n$ ps\n  one\n  three\n";
         let error = compare(OURS, theirs, &[]).unwrap_err().to_string();
         assert!(error.contains("Ours: two") && error.contains("Theirs: three"), "{error}");
-        let both = [allow("ps", Side::Ours, "two"), allow("", Side::Both, "thre")];
+        let both = [allow("ps", TourSide::Ours, "two"), allow("", TourSide::Both, "thre")];
         assert!(compare(OURS, theirs, &both).is_ok());
         assert!(compare(OURS, theirs, &both[..1]).is_err());
-        assert!(compare(OURS, theirs, &[both[0], both[1], allow("ps", Side::Ours, "one")]).is_err());
+        assert!(compare(OURS, theirs, &[both[0], both[1], allow("ps", TourSide::Ours, "one")]).is_err());
         // The right line, of the wrong step or side.
-        for wrong in [allow("version", Side::Ours, "two"), allow("ps", Side::Theirs, "two")] {
+        for wrong in [allow("version", TourSide::Ours, "two"), allow("ps", TourSide::Theirs, "two")] {
             assert!(compare(OURS, theirs, &[wrong, both[1]]).is_err());
         }
     }

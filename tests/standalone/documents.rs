@@ -64,13 +64,13 @@ fn commands(page: &str) -> Result<Vec<String>> {
 }
 
 /// A machine of its own, as a person finds it who has installed Gantry and is in the repository.
-struct Machine {
+struct UserMachine {
     folder: PathBuf,
     path: String,
     run: Option<Child>,
 }
 
-impl Drop for Machine {
+impl Drop for UserMachine {
     fn drop(&mut self) {
         let Some(run) = &mut self.run else { return };
         // Something failed and is told already: it is to take its pods along.
@@ -87,7 +87,7 @@ impl Drop for Machine {
     }
 }
 
-impl Machine {
+impl UserMachine {
     /// The roots stand in the configuration file that all commands read.
     fn new(roots: &Roots) -> Result<Self> {
         let folder = roots.path("machine");
@@ -192,7 +192,7 @@ fn every_command_of_the_first_pages_does_what_they_say() -> Result<()> {
         let before = Snapshot::take(&scope)?;
         let commands = commands(page)?;
         ensure!(commands.len() >= 8, "{page} shows {commands:?}: has its form changed?");
-        let mut machine = Machine::new(&roots)?;
+        let mut machine = UserMachine::new(&roots)?;
         for line in &commands {
             let Some((_, expect)) = SHOWN.iter().find(|(shown, _)| shown == line) else {
                 bail!("{page} shows `{line}`: say in SHOWN what it must print");

@@ -17,12 +17,12 @@ use gantry_tests::standalone::Standalone;
 use gantry_tests::{place, saved};
 
 /// The commands of a node of kind's, and the way from them to the runtime.
-struct Node {
+struct KindNode {
     path: String,
     socket: PathBuf,
 }
 
-impl Node {
+impl KindNode {
     fn new(folder: &Path, socket: PathBuf) -> Result<Self> {
         std::fs::create_dir_all(folder)?;
         for name in ["ctr", "containerd"] {
@@ -83,7 +83,7 @@ fn pods_run_from_what_kind_loads_and_tags() -> Result<()> {
     let roots = Roots::new()?;
     let scope = Scope { folders: Vec::new(), ..roots.scope() };
     let before = Snapshot::take(&scope)?;
-    let node = Node::new(&roots.path("bin"), roots.path("agent.sock"))?;
+    let node = KindNode::new(&roots.path("bin"), roots.path("agent.sock"))?;
     let archive = roots.path("images.tar");
     let file = archive.display().to_string();
     let (classic, layout, unnamed) = (image("OF=classic")?, image("OF=layout")?, image("OF=nobody")?);

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use gantry_tests::bench::{self, Counts, Measured, Outcome, Start, median};
+use gantry_tests::bench::{self, BenchOutcome, Counts, Measured, Start, median};
 use gantry_tests::peers::Programs;
 use gantry_tests::place;
 
@@ -56,11 +56,11 @@ fn show_machine() {
     println!("\nmachine: {cores} cores, {}", version.trim());
 }
 
-fn sides(outcome: &Outcome) -> [(&'static str, &Measured); 2] {
+fn sides(outcome: &BenchOutcome) -> [(&'static str, &Measured); 2] {
     [("containerd", &outcome.containerd), ("gantry", &outcome.gantry)]
 }
 
-fn show_starts(outcome: &Outcome, each: usize) {
+fn show_starts(outcome: &BenchOutcome, each: usize) {
     println!(
         "\npod start: image present, bridge + host-local, one container; {each} each, in turns; medians in ms"
     );
@@ -82,7 +82,7 @@ fn show_starts(outcome: &Outcome, each: usize) {
     println!("ratio: gantry starts a pod {}", times(total(&outcome.containerd), total(&outcome.gantry)));
 }
 
-fn show_pulls(outcome: &Outcome, each: usize) {
+fn show_pulls(outcome: &BenchOutcome, each: usize) {
     println!(
         "\npull: cold image of 3 layers, {:.1} MB compressed, {} files, registry on loopback; {each} each, in turns; s",
         outcome.image_bytes as f64 / 1e6,

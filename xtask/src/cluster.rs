@@ -41,7 +41,7 @@ pub(crate) enum KubeletName {
     None,
 }
 
-impl From<RuntimeName> for runtime::Kind {
+impl From<RuntimeName> for runtime::RuntimeKind {
     fn from(name: RuntimeName) -> Self {
         match name {
             RuntimeName::Containerd => Self::Containerd,
@@ -51,10 +51,10 @@ impl From<RuntimeName> for runtime::Kind {
 }
 
 impl KubeletName {
-    pub(crate) fn kind(self) -> Option<kubelet::Kind> {
+    pub(crate) fn kind(self) -> Option<kubelet::KubeletKind> {
         match self {
-            KubeletName::Gantry => Some(kubelet::Kind::Gantry),
-            KubeletName::Upstream => Some(kubelet::Kind::Upstream),
+            KubeletName::Gantry => Some(kubelet::KubeletKind::Gantry),
+            KubeletName::Upstream => Some(kubelet::KubeletKind::Upstream),
             KubeletName::None => None,
         }
     }

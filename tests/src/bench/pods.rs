@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use crate::cluster::audit::{self, Request};
+use crate::cluster::audit::{self, AuditedRequest};
 use crate::cluster::kubectl::Kubectl;
 use crate::cluster::lives::is_ready;
 use crate::cluster::network::Outside;
-use crate::cluster::{Cluster, Join, NODE, Options, images, kubelet, runtime};
+use crate::cluster::{Cluster, ClusterOptions, Join, NODE, images, kubelet, runtime};
 
 /// Pods are made by so many clients at once: one takes longer for all of them than a node that is fast.
 const CLIENTS: usize = 4;
@@ -82,10 +82,10 @@ impl PodRound {
 pub fn pods(node: NodeUnderTest, asked: &PodsAsked) -> Result<Vec<PodRound>> {
     let folder = tempfile::Builder::new().prefix("gc-").tempdir()?;
     let (runtime, kubelet) = match node {
-        NodeUnderTest::Upstream => (runtime::Kind::Containerd, kubelet::Kind::Upstream),
-        NodeUnderTest::Gantry => (runtime::Kind::Gantry, kubelet::Kind::Gantry),
+        NodeUnderTest::Upstream => (runtime::RuntimeKind::Containerd, kubelet::KubeletKind::Upstream),
+        NodeUnderTest::Gantry => (runtime::RuntimeKind::Gantry, kubelet::KubeletKind::Gantry),
     };
-    let mut cluster = Cluster::start(Options {
+    let mut cluster = Cluster::start(ClusterOptions {
         folder: folder.path().to_owned(),
         runtime,
         kubelet: Some(kubelet),
@@ -138,7 +138,7 @@ fn round(cluster: &mut Cluster, namespace: &str, pods: usize) -> Result<PodRound
     })
 }
 
-fn count(asked: &[Request], namespace: &str) -> BTreeMap<String, usize> {
+fn count(asked: &[AuditedRequest], namespace: &str) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for request in asked.iter().filter(|request| request.namespace == namespace) {
         *counts.entry(format!("{} {}", request.verb, request.resource)).or_default() += 1;

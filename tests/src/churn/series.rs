@@ -17,11 +17,11 @@ const NAMES: [&str; 3] = ["KiB", "threads", "descriptors"];
 const ROWS: usize = 30;
 
 /// What one process holds.
-type Held = [u64; 3];
+type HeldResources = [u64; 3];
 
 #[derive(Debug, Default)]
 pub(super) struct Series {
-    samples: Vec<(Duration, [Held; 2])>,
+    samples: Vec<(Duration, [HeldResources; 2])>,
 }
 
 /// Whose.
@@ -87,13 +87,13 @@ impl Series {
     }
 }
 
-fn median(part: &[(Duration, [Held; 2])], who: usize, what: usize) -> u64 {
+fn median(part: &[(Duration, [HeldResources; 2])], who: usize, what: usize) -> u64 {
     let mut values: Vec<u64> = part.iter().map(|(_, held)| held[who][what]).collect();
     values.sort_unstable();
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-fn measure_process(pid: i32) -> Result<Held> {
+fn measure_process(pid: i32) -> Result<HeldResources> {
     let status =
         fs::read_to_string(format!("/proc/{pid}/status")).with_context(|| format!("process {pid}"))?;
     let field = |name: &str| -> Result<u64> {

@@ -26,7 +26,7 @@ const GIVEN_UP_AFTER: u64 = 150;
 /// A pod is to be there, or gone, within this, whatever is killed meanwhile.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-pub(super) struct Worker {
+pub(super) struct ChurnWorker {
     cri: Cri,
     config: cri::PodSandboxConfig,
     image: String,
@@ -34,9 +34,9 @@ pub(super) struct Worker {
     shared: Arc<ChurnShared>,
 }
 
-type Runtime = RuntimeServiceClient<Channel>;
+type RuntimeClient = RuntimeServiceClient<Channel>;
 
-impl Worker {
+impl ChurnWorker {
     pub(super) fn new(
         socket: &Path,
         logs: &Path,
@@ -55,7 +55,7 @@ impl Worker {
             log_directory: logs.join(name).to_string_lossy().into_owned(),
             ..Default::default()
         };
-        Ok(Worker { cri: Cri::new(socket)?, config, image: image.to_owned(), random, shared })
+        Ok(ChurnWorker { cri: Cri::new(socket)?, config, image: image.to_owned(), random, shared })
     }
 
     /// One pod after the other until the churn is over.
@@ -141,7 +141,7 @@ impl Worker {
     }
 
     /// A call that may be given up.
-    fn call<T, F>(&mut self, call: impl FnOnce(Runtime) -> F) -> Result<T, Status>
+    fn call<T, F>(&mut self, call: impl FnOnce(RuntimeClient) -> F) -> Result<T, Status>
     where
         F: Future<Output = Result<tonic::Response<T>, Status>>,
     {
@@ -155,7 +155,7 @@ impl Worker {
     }
 
     /// A call that is made again when it was given up.
-    fn again<T, F>(&mut self, what: &str, call: impl Fn(Runtime) -> F) -> Result<T, Status>
+    fn again<T, F>(&mut self, what: &str, call: impl Fn(RuntimeClient) -> F) -> Result<T, Status>
     where
         F: Future<Output = Result<tonic::Response<T>, Status>>,
     {

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 /// A request and its answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
+pub struct AuditedRequest {
     pub verb: String,
     /// With its subresource, as `pods/status`
     pub resource: String,
@@ -24,7 +24,7 @@ pub struct Request {
     pub by_gantry: bool,
 }
 
-impl Request {
+impl AuditedRequest {
     /// Of what a pod makes: not the node's own object and its lease, and not the lists and watches of everything.
     #[must_use]
     pub fn is_of_a_pod(&self) -> bool {
@@ -44,7 +44,7 @@ pub fn end(log: &Path) -> Result<u64> {
 ///
 /// # Errors
 /// When the log cannot be read, or a line is no event.
-pub fn requests(log: &Path, from: u64, user: &str) -> Result<Vec<Request>> {
+pub fn requests(log: &Path, from: u64, user: &str) -> Result<Vec<AuditedRequest>> {
     let at = || log.display().to_string();
     let mut file = std::fs::File::open(log).with_context(at)?;
     file.seek(SeekFrom::Start(from)).with_context(at)?;
@@ -64,7 +64,7 @@ pub fn requests(log: &Path, from: u64, user: &str) -> Result<Vec<Request>> {
 }
 
 /// A watch is there when it is granted; its end says nothing. None for the stages that don't count.
-fn request(event: &Value) -> Option<Request> {
+fn request(event: &Value) -> Option<AuditedRequest> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let code = event["responseStatus"]["code"].as_u64().unwrap_or_default();
     let begins = event["stage"] == "ResponseStarted";
@@ -77,7 +77,7 @@ fn request(event: &Value) -> Option<Request> {
     if let Some(part) = object["subresource"].as_str() {
         resource = format!("{resource}/{part}");
     }
-    Some(Request {
+    Some(AuditedRequest {
         verb: text(&event["verb"]),
         resource,
         namespace: text(&object["namespace"]),
@@ -94,11 +94,11 @@ const CONFLICTS: usize = 3;
 /// Refusals that a node must not earn: 401, 403, 422, and the same conflict again and again. (Upstream's kubelet earns
 /// some 403s, when it asks once more for a pod that is gone.)
 #[must_use]
-pub fn wrongs(requests: &[Request]) -> Vec<String> {
+pub fn wrongs(requests: &[AuditedRequest]) -> Vec<String> {
     let mut wrongs: BTreeMap<String, usize> = BTreeMap::new();
     let mut conflicts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     for request in requests {
-        let Request { verb, uri, code, message, resource, .. } = request;
+        let AuditedRequest { verb, uri, code, message, resource, .. } = request;
         match code {
             // An event of a namespace that goes comes too late, upstream's as well.
             403 if resource == "events" && message.contains("being terminated") => {}
@@ -118,7 +118,7 @@ pub fn wrongs(requests: &[Request]) -> Vec<String> {
 /// Counts by verb, resource and code.
 type Counts = BTreeMap<String, usize>;
 
-fn counts<'a>(requests: impl Iterator<Item = &'a Request>) -> Counts {
+fn counts<'a>(requests: impl Iterator<Item = &'a AuditedRequest>) -> Counts {
     let mut counts = Counts::new();
     for request in requests {
         // What the pod asks for by name, and what the node asks for all of them by.
@@ -131,7 +131,7 @@ fn counts<'a>(requests: impl Iterator<Item = &'a Request>) -> Counts {
 
 /// Nodes beside each other, by verb, resource and code.
 #[must_use]
-pub fn table(nodes: &[(&str, &[Request])]) -> String {
+pub fn table(nodes: &[(&str, &[AuditedRequest])]) -> String {
     let counted: Vec<Counts> = nodes.iter().map(|(_, requests)| counts(requests.iter())).collect();
     let keys: BTreeSet<&String> = counted.iter().flat_map(Counts::keys).collect();
     let mut table = format!("{:<48}", "request");
@@ -153,9 +153,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn asked(verb: &str, uri: &str, code: u64, message: &str) -> Request {
+    fn asked(verb: &str, uri: &str, code: u64, message: &str) -> AuditedRequest {
         let resource = if uri.ends_with("events") { "events" } else { "pods/status" };
-        Request {
+        AuditedRequest {
             verb: verb.into(),
             resource: resource.into(),
             namespace: "default".into(),

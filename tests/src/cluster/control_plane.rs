@@ -10,7 +10,7 @@ use super::Join;
 use super::kubectl::{Kubectl, RHYTHM};
 use super::network::{PODS, SERVICES};
 use super::pki::Pki;
-use super::process::{Process, ProcessSpec};
+use super::process::{NodeProcess, ProcessSpec};
 use super::programs;
 use crate::poll::poll_every;
 
@@ -33,7 +33,7 @@ const ADMISSION: &str = "NamespaceLifecycle,LimitRanger,ServiceAccount,DefaultSt
 /// The four processes, in the order they are started.
 #[derive(Debug)]
 pub(super) struct ControlPlane {
-    processes: Vec<Process>,
+    processes: Vec<NodeProcess>,
 }
 
 /// Where they keep things.
@@ -60,7 +60,7 @@ impl ControlPlane {
             scheduler(pki)?,
         ];
         for recipe in recipes {
-            own.processes.push(Process::start(recipe, folders.logs)?);
+            own.processes.push(NodeProcess::start(recipe, folders.logs)?);
         }
         own.await_ready(kubectl)?;
         Ok(own)
@@ -80,11 +80,11 @@ impl ControlPlane {
 
     /// Fails when one has ended by itself.
     pub(super) fn check(&mut self) -> Result<()> {
-        self.processes.iter_mut().try_for_each(Process::check)
+        self.processes.iter_mut().try_for_each(NodeProcess::check)
     }
 
     /// One of them: `etcd`, `kube-apiserver`, `kube-controller-manager` or `kube-scheduler`.
-    pub(super) fn process(&mut self, name: &str) -> Result<&mut Process> {
+    pub(super) fn process(&mut self, name: &str) -> Result<&mut NodeProcess> {
         let found = self.processes.iter_mut().find(|process| process.name() == name);
         found.with_context(|| format!("the control plane has no {name}"))
     }

@@ -66,7 +66,7 @@ pub fn init(cluster: &Cluster) -> Result<JoinMaterial> {
 }
 
 fn configuration(address: &str) -> String {
-    let socket = runtime::Kind::Gantry.socket();
+    let socket = runtime::RuntimeKind::Gantry.socket();
     let documents = [
         json!({
             "apiVersion": "kubeadm.k8s.io/v1beta4",

@@ -9,14 +9,14 @@ use serde_json::json;
 use super::Join;
 use super::network::DNS;
 use super::pki::Pki;
-use super::process::{Process, ProcessSpec};
+use super::process::{NodeProcess, ProcessSpec};
 use super::programs;
 use super::runtime;
 use crate::place;
 
 /// Which one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum KubeletKind {
     Upstream,
     Gantry,
 }
@@ -28,20 +28,20 @@ pub(super) struct KubeletOptions<'a> {
     pub(super) logs: &'a Path,
     pub(super) node: &'a str,
     pub(super) node_ip: &'a str,
-    pub(super) runtime: runtime::Kind,
+    pub(super) runtime: runtime::RuntimeKind,
     pub(super) join: Join,
 }
 
 /// A started one.
 #[derive(Debug)]
 pub struct Kubelet {
-    kind: Kind,
-    process: Process,
+    kind: KubeletKind,
+    process: NodeProcess,
 }
 
 impl Kubelet {
     /// Writes its configuration and starts it.
-    pub(super) fn start(kind: Kind, facts: &KubeletOptions<'_>, pki: &Pki) -> Result<Self> {
+    pub(super) fn start(kind: KubeletKind, facts: &KubeletOptions<'_>, pki: &Pki) -> Result<Self> {
         std::fs::create_dir_all(facts.folder.join("manifests"))?;
         let path = facts.folder.join("kubelet.yaml");
         std::fs::write(&path, serde_json::to_vec_pretty(&configuration(facts, pki))?)?;
@@ -64,23 +64,23 @@ impl Kubelet {
             ]),
         }
         let process =
-            Process::start(ProcessSpec::new("kubelet", program(kind, facts.folder)?, args), facts.logs)?;
+            NodeProcess::start(ProcessSpec::new("kubelet", program(kind, facts.folder)?, args), facts.logs)?;
         Ok(Self { kind, process })
     }
 
     /// Which one it is.
     #[must_use]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> KubeletKind {
         self.kind
     }
 
     /// Its process, to be killed and started again.
-    pub fn process(&mut self) -> &mut Process {
+    pub fn process(&mut self) -> &mut NodeProcess {
         &mut self.process
     }
 }
 
-fn program(kind: Kind, folder: &Path) -> Result<PathBuf> {
+fn program(kind: KubeletKind, folder: &Path) -> Result<PathBuf> {
     Ok(folder_with(kind, folder)?.join("kubelet"))
 }
 
@@ -88,10 +88,10 @@ fn program(kind: Kind, folder: &Path) -> Result<PathBuf> {
 ///
 /// # Errors
 /// When it is not built.
-pub fn folder_with(kind: Kind, folder: &Path) -> Result<PathBuf> {
+pub fn folder_with(kind: KubeletKind, folder: &Path) -> Result<PathBuf> {
     let (own, program) = match kind {
-        Kind::Upstream => ("bin-upstream", programs::path("kubelet")?),
-        Kind::Gantry => ("bin-gantry", place::bin_dir()?.join("gantry")),
+        KubeletKind::Upstream => ("bin-upstream", programs::path("kubelet")?),
+        KubeletKind::Gantry => ("bin-gantry", place::bin_dir()?.join("gantry")),
     };
     let own = folder.join(own);
     std::fs::create_dir_all(&own)?;

@@ -51,7 +51,7 @@ pub enum Outside {
 
 /// The node's network.
 #[derive(Debug)]
-pub(super) struct Network {
+pub(super) struct NodeNetwork {
     up: bool,
 }
 
@@ -60,7 +60,7 @@ pub(super) fn addresses(number: u8) -> (Ipv4Addr, Ipv4Addr) {
     (Ipv4Addr::new(10, 87, number, 1), Ipv4Addr::new(10, 87, number, 2))
 }
 
-impl Network {
+impl NodeNetwork {
     /// Makes the pair and writes the pods' CNI configuration.
     pub(super) fn make(folder: &Path, number: u8, outside: &Outside) -> Result<Self> {
         let (node, far) = addresses(number);
@@ -96,7 +96,7 @@ impl Network {
     }
 }
 
-impl Drop for Network {
+impl Drop for NodeNetwork {
     fn drop(&mut self) {
         if self.up {
             // What stays shows in the leak check.

@@ -51,13 +51,13 @@ impl ProcessSpec {
 
 /// A program that runs, or has been stopped; killed on drop.
 #[derive(Debug)]
-pub struct Process {
+pub struct NodeProcess {
     recipe: ProcessSpec,
     log: PathBuf,
     child: Option<Child>,
 }
 
-impl Process {
+impl NodeProcess {
     /// Starts it; its output is added to `NAME.log` in `logs`.
     ///
     /// # Errors
@@ -69,10 +69,10 @@ impl Process {
         Ok(process)
     }
 
-    /// Starts it again after [`Process::stop`] or [`Process::kill`].
+    /// Starts it again after [`NodeProcess::stop`] or [`NodeProcess::kill`].
     ///
     /// # Errors
-    /// As [`Process::start`], or when it runs.
+    /// As [`NodeProcess::start`], or when it runs.
     pub fn restart(&mut self) -> Result<()> {
         if self.child.is_some() {
             bail!("{} runs already", self.recipe.name);
@@ -165,7 +165,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for NodeProcess {
     fn drop(&mut self) {
         // It has ended, or cannot be ended.
         let _ = self.kill();
@@ -179,7 +179,8 @@ mod tests {
     #[test]
     fn stops_starts_again_and_tells_of_an_early_end() {
         let logs = tempfile::tempdir().unwrap();
-        let mut process = Process::start(ProcessSpec::new("sleep", "sleep", ["60"]), logs.path()).unwrap();
+        let mut process =
+            NodeProcess::start(ProcessSpec::new("sleep", "sleep", ["60"]), logs.path()).unwrap();
         let first = process.pid().unwrap();
         assert!(process.restart().is_err());
         assert!(!process.stop().unwrap().unwrap().success());
@@ -187,7 +188,7 @@ mod tests {
         assert_ne!(process.pid().unwrap(), first);
         process.kill().unwrap();
         let recipe = ProcessSpec::new("early", "sh", ["-c", "echo why; exit 3"]);
-        let mut early = Process::start(recipe, logs.path()).unwrap();
+        let mut early = NodeProcess::start(recipe, logs.path()).unwrap();
         let error = poll("its end", PATIENCE, || early.check().err().ok_or_else(String::new)).unwrap();
         let text = format!("{error:#}");
         assert!(text.contains("exit status: 3") && text.contains("why"), "{text}");

@@ -42,12 +42,12 @@ struct Recipe {
     /// Folder below `tests/go`, and below the cache.
     module: &'static str,
     packages: &'static [&'static str],
-    output: Output,
+    output: GoOutput,
 }
 
 /// Where Go puts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Output {
+enum GoOutput {
     /// Each under its package's last word
     Folder,
     /// One, under this name
@@ -56,8 +56,11 @@ enum Output {
     Test(&'static str),
 }
 
-const GINKGO: Recipe =
-    Recipe { module: "kubernetes", packages: &["github.com/onsi/ginkgo/v2/ginkgo"], output: Output::Folder };
+const GINKGO: Recipe = Recipe {
+    module: "kubernetes",
+    packages: &["github.com/onsi/ginkgo/v2/ginkgo"],
+    output: GoOutput::Folder,
+};
 
 const ALL: [Set; 8] =
     [Set::ControlPlane, Set::Node, Set::Images, Set::Dns, Set::Metrics, Set::Kubeadm, Set::E2e, Set::E2eNode];
@@ -70,7 +73,7 @@ impl Set {
                 Recipe {
                     module: "etcd",
                     packages: &["go.etcd.io/etcd/server/v3"],
-                    output: Output::Program("etcd"),
+                    output: GoOutput::Program("etcd"),
                 },
                 kubernetes(
                     &[
@@ -79,12 +82,12 @@ impl Set {
                         "k8s.io/kubernetes/cmd/kube-scheduler",
                         "k8s.io/kubernetes/cmd/kubectl",
                     ],
-                    Output::Folder,
+                    GoOutput::Folder,
                 ),
             ],
             Set::Node => vec![kubernetes(
                 &["k8s.io/kubernetes/cmd/kubelet", "k8s.io/kubernetes/cmd/kube-proxy"],
-                Output::Folder,
+                GoOutput::Folder,
             )],
             Set::Images => vec![kubernetes(
                 &[
@@ -92,22 +95,25 @@ impl Set {
                     "k8s.io/kubernetes/test/images/nonewprivs",
                     "k8s.io/sample-apiserver",
                 ],
-                Output::Folder,
+                GoOutput::Folder,
             )],
             Set::Dns => {
-                vec![Recipe { module: "dns", packages: &["."], output: Output::Program("coredns") }]
+                vec![Recipe { module: "dns", packages: &["."], output: GoOutput::Program("coredns") }]
             }
             Set::Metrics => vec![Recipe {
                 module: "metrics",
                 packages: &["sigs.k8s.io/metrics-server/cmd/metrics-server"],
-                output: Output::Folder,
+                output: GoOutput::Folder,
             }],
-            Set::Kubeadm => vec![kubernetes(&["k8s.io/kubernetes/cmd/kubeadm"], Output::Folder)],
+            Set::Kubeadm => vec![kubernetes(&["k8s.io/kubernetes/cmd/kubeadm"], GoOutput::Folder)],
             Set::E2e => {
-                vec![kubernetes(&["k8s.io/kubernetes/test/e2e"], Output::Test("e2e.test")), GINKGO]
+                vec![kubernetes(&["k8s.io/kubernetes/test/e2e"], GoOutput::Test("e2e.test")), GINKGO]
             }
             Set::E2eNode => {
-                vec![kubernetes(&["k8s.io/kubernetes/test/e2e_node"], Output::Test("e2e_node.test")), GINKGO]
+                vec![
+                    kubernetes(&["k8s.io/kubernetes/test/e2e_node"], GoOutput::Test("e2e_node.test")),
+                    GINKGO,
+                ]
             }
         }
     }
@@ -116,8 +122,8 @@ impl Set {
 impl Recipe {
     fn names(&self) -> Vec<&'static str> {
         match self.output {
-            Output::Program(name) | Output::Test(name) => vec![name],
-            Output::Folder => {
+            GoOutput::Program(name) | GoOutput::Test(name) => vec![name],
+            GoOutput::Folder => {
                 self.packages.iter().map(|package| package.rsplit('/').next().unwrap_or(package)).collect()
             }
         }
@@ -148,11 +154,11 @@ impl Recipe {
         std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
         let target = match self.output {
             // The slash makes it a folder to go, also for a single package.
-            Output::Folder => format!("{}/", folder.display()),
-            Output::Program(name) | Output::Test(name) => folder.join(name).display().to_string(),
+            GoOutput::Folder => format!("{}/", folder.display()),
+            GoOutput::Program(name) | GoOutput::Test(name) => folder.join(name).display().to_string(),
         };
         let words: &[&str] =
-            if matches!(self.output, Output::Test(_)) { &["test", "-c"] } else { &["build"] };
+            if matches!(self.output, GoOutput::Test(_)) { &["test", "-c"] } else { &["build"] };
         let mut command = Command::new("go");
         command
             .args(words)

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use gantry_proto::cri;
 
 use super::images::{MIRRORED, PAUSE, REGISTRY};
-use super::process::{Process, ProcessSpec};
+use super::process::{NodeProcess, ProcessSpec};
 use crate::cri::Cri;
 use crate::peers::Programs;
 use crate::poll::poll;
@@ -16,18 +16,18 @@ use crate::{place, proc};
 
 /// Which one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum RuntimeKind {
     Containerd,
     Gantry,
 }
 
-impl Kind {
+impl RuntimeKind {
     /// Its socket.
     #[must_use]
     pub fn socket(self) -> PathBuf {
         match self {
-            Kind::Containerd => "/run/containerd/containerd.sock".into(),
-            Kind::Gantry => "/run/gantry/gantry.sock".into(),
+            RuntimeKind::Containerd => "/run/containerd/containerd.sock".into(),
+            RuntimeKind::Gantry => "/run/gantry/gantry.sock".into(),
         }
     }
 }
@@ -35,20 +35,20 @@ impl Kind {
 /// A running one.
 #[derive(Debug)]
 pub struct ClusterRuntime {
-    kind: Kind,
-    process: Process,
+    kind: RuntimeKind,
+    process: NodeProcess,
     cri: Cri,
 }
 
 impl ClusterRuntime {
     /// Starts it and waits until it and its network are ready.
-    pub(super) fn start(kind: Kind, folder: &Path, logs: &Path) -> Result<Self> {
+    pub(super) fn start(kind: RuntimeKind, folder: &Path, logs: &Path) -> Result<Self> {
         write_mirrors(&folder.join("certs.d"))?;
         let recipe = match kind {
-            Kind::Containerd => containerd(folder)?,
-            Kind::Gantry => gantry(folder)?,
+            RuntimeKind::Containerd => containerd(folder)?,
+            RuntimeKind::Gantry => gantry(folder)?,
         };
-        let process = Process::start(recipe, logs)?;
+        let process = NodeProcess::start(recipe, logs)?;
         let mut runtime = Self { kind, process, cri: Cri::new(&kind.socket())? };
         runtime.await_ready()?;
         Ok(runtime)
@@ -67,7 +67,7 @@ impl ClusterRuntime {
 
     /// Which one it is.
     #[must_use]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> RuntimeKind {
         self.kind
     }
 
@@ -78,7 +78,7 @@ impl ClusterRuntime {
     }
 
     /// Its process, to be killed and started again.
-    pub fn process(&mut self) -> &mut Process {
+    pub fn process(&mut self) -> &mut NodeProcess {
         &mut self.process
     }
 

@@ -14,18 +14,18 @@ const LEFT_OUT: [&str; 4] = ["usr/share/doc", "usr/share/man", "usr/share/locale
 
 /// Everything below `root`.
 pub(super) fn layer(root: &Path) -> Result<Layer> {
-    let mut walk = Walk { layer: Layer::default(), first: HashMap::new() };
+    let mut walk = TreeWalk { layer: Layer::default(), first: HashMap::new() };
     walk.folder(root, root)?;
     Ok(walk.layer)
 }
 
-struct Walk {
+struct TreeWalk {
     layer: Layer,
     /// Where an inode with several names was seen first.
     first: HashMap<u64, String>,
 }
 
-impl Walk {
+impl TreeWalk {
     fn folder(&mut self, root: &Path, folder: &Path) -> Result<()> {
         let at = || format!("read {}", folder.display());
         let mut names = Vec::new();

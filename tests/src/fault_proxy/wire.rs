@@ -13,11 +13,11 @@ const CHUNK: usize = 16 << 10;
 
 /// The lines before a body.
 #[derive(Debug)]
-pub(super) struct Head {
+pub(super) struct MessageHead {
     lines: Vec<String>,
 }
 
-impl Head {
+impl MessageHead {
     /// None: the other side has closed instead.
     pub(super) fn read(from: &mut TcpStream) -> Result<Option<Self>> {
         let mut bytes = Vec::new();
@@ -78,14 +78,14 @@ pub(super) fn plain(client: &mut TcpStream, status: u16, lines: &str, body: &[u8
 /// Asks the registry, and passes on what it answers, spoiled.
 pub(super) fn forward(
     registry: SocketAddr,
-    asked: &Head,
+    asked: &MessageHead,
     client: &mut TcpStream,
     fault: Option<&ProxyFault>,
 ) -> Result<AfterAnswer> {
     let mut server = TcpStream::connect(registry)?;
     let own = [("Connection", Some("close".to_owned())), ("Authorization", None)];
     server.write_all(&asked.with(&own))?;
-    let answer = Head::read(&mut server)?.context("the registry closed")?;
+    let answer = MessageHead::read(&mut server)?.context("the registry closed")?;
     let length: u64 = answer.header("content-length").and_then(|text| text.parse().ok()).unwrap_or(0);
     let said = match fault {
         Some(ProxyFault::Length(more)) => length.saturating_add_signed(*more),

@@ -15,7 +15,7 @@ use crate::proc;
 
 /// What one network namespace holds.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Network {
+pub(super) struct NetworkSnapshot {
     pub(super) links: Vec<String>,
     pub(super) rules: BTreeSet<String>,
 }
@@ -32,12 +32,12 @@ pub fn links() -> Result<Vec<String>> {
 }
 
 /// This namespace's.
-pub(super) fn here() -> Result<Network> {
-    Ok(Network { links: links()?, rules: ruleset()? })
+pub(super) fn here() -> Result<NetworkSnapshot> {
+    Ok(NetworkSnapshot { links: links()?, rules: ruleset()? })
 }
 
 /// Those of all other namespaces within reach, by name. One that goes away meanwhile is left out.
-pub(super) fn elsewhere() -> Result<BTreeMap<String, Network>> {
+pub(super) fn elsewhere() -> Result<BTreeMap<String, NetworkSnapshot>> {
     let mut found = BTreeMap::new();
     for (name, path) in namespaces()? {
         let Ok(file) = std::fs::File::open(&path) else { continue };

@@ -21,13 +21,13 @@ const SIZE: u64 = 1 << 40;
 
 /// Fills what is free, again and again.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct MemoryFiller {
     file: File,
     /// What was not read lately.
     next: Mutex<u64>,
 }
 
-impl Memory {
+impl MemoryFiller {
     /// `cache` must be on a disk: what is read from tmpfs stays.
     pub(super) fn new(cache: &Path) -> Result<Self> {
         let file = tempfile::tempfile_in(cache).context("make a file to read")?;

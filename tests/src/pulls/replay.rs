@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::{ImageShape, PullBenchOptions, PushedImage, Side, Stage, turns};
+use super::{ImageShape, PullBenchOptions, PullSide, PushedImage, RoundFixture, turns};
 
 /// One step by all.
 #[derive(Debug, Clone, Serialize)]
@@ -33,9 +33,9 @@ pub fn replay(wanted: &PullBenchOptions) -> Result<Vec<ReplayStep>> {
     let shape = |name| ImageShape::find_shape(name).with_context(|| format!("no image {name}"));
     let wanted =
         PullBenchOptions { shapes: vec![shape("python")?, shape("nginx-alpine")?], ..wanted.clone() };
-    let stage = Stage::new(&wanted)?;
+    let stage = RoundFixture::new(&wanted)?;
     let [large, small] = stage.images.as_slice() else { anyhow::bail!("not two images") };
-    let row = |side: &Side| (side.name.clone(), Vec::new());
+    let row = |side: &PullSide| (side.name.clone(), Vec::new());
     let step = |name| ReplayStep { name, rows: stage.sides.iter().map(row).collect() };
     let mut steps: Vec<ReplayStep> = STEPS.into_iter().map(step).collect();
     for (at, _) in turns(wanted.rounds, stage.sides.len()) {
@@ -49,8 +49,8 @@ pub fn replay(wanted: &PullBenchOptions) -> Result<Vec<ReplayStep>> {
 
 /// The seconds of each step by one side.
 fn one(
-    stage: &Stage,
-    side: &Side,
+    stage: &RoundFixture,
+    side: &PullSide,
     large: &PushedImage,
     small: &PushedImage,
     cold: bool,

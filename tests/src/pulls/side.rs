@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::meter::Meter;
 use super::podman::Podman;
-use crate::containerd::{Containerd, Options, Tuning};
+use crate::containerd::{Containerd, ContainerdOptions, Tuning};
 use crate::node::{Node, Programs, Roots};
 use crate::poll::poll;
 use crate::registry::Registry;
@@ -34,16 +34,16 @@ pub(super) enum Peer {
 
 /// One node.
 #[derive(Debug)]
-pub(super) struct Side {
+pub(super) struct PullSide {
     pub(super) name: String,
-    runtime: Runtime,
+    runtime: PullRuntime,
     // After the runtime, which lives in it.
     meter: Meter,
     _scratch: tempfile::TempDir,
 }
 
 #[derive(Debug)]
-enum Runtime {
+enum PullRuntime {
     Gantry(Box<Node>),
     Containerd(Box<Containerd>, Peer),
     Podman(Podman),
@@ -64,7 +64,7 @@ pub struct Pull {
     pub disk: u64,
 }
 
-impl Side {
+impl PullSide {
     /// Our runtime without these optimisations.
     pub(super) fn gantry(disabled: &[String]) -> Result<Self> {
         let name = match disabled {
@@ -81,7 +81,7 @@ impl Side {
         if !disabled.is_empty() {
             node.restart_with(&[format!("--pull-without={}", disabled.join(","))])?;
         }
-        Ok(Self { name, runtime: Runtime::Gantry(Box::new(node)), meter, _scratch: scratch })
+        Ok(Self { name, runtime: PullRuntime::Gantry(Box::new(node)), meter, _scratch: scratch })
     }
 
     /// The peer with one of its settings; `igzip` is the folder of Debian's package.
@@ -104,8 +104,9 @@ impl Side {
                 tuning.variables = vec![("LD_LIBRARY_PATH".to_owned(), libraries)];
             }
         }
-        let options = Options { registry, pause: "unused/pause:1", portmap: false, tuning: &tuning };
-        let runtime = Runtime::Containerd(Box::new(Containerd::start(options)?), peer);
+        let options =
+            ContainerdOptions { registry, pause: "unused/pause:1", portmap: false, tuning: &tuning };
+        let runtime = PullRuntime::Containerd(Box::new(Containerd::start(options)?), peer);
         Ok(Self { name: name.to_owned(), runtime, meter, _scratch: scratch })
     }
 
@@ -113,7 +114,7 @@ impl Side {
     pub(super) fn podman() -> Result<Self> {
         let scratch = tempfile::Builder::new().prefix("gantry-bench-").tempdir()?;
         let meter = Meter::new(&cgroup_name(scratch.path()))?;
-        let runtime = Runtime::Podman(Podman::new(&meter)?);
+        let runtime = PullRuntime::Podman(Podman::new(&meter)?);
         Ok(Self { name: "podman".to_owned(), runtime, meter, _scratch: scratch })
     }
 
@@ -121,8 +122,8 @@ impl Side {
     pub(super) fn trust(&self, host: &str) -> Result<()> {
         match &self.runtime {
             // One takes loopback so, the other is told with each pull.
-            Runtime::Gantry(_) | Runtime::Podman(_) => Ok(()),
-            Runtime::Containerd(containerd, _) => containerd.trust(host),
+            PullRuntime::Gantry(_) | PullRuntime::Podman(_) => Ok(()),
+            PullRuntime::Containerd(containerd, _) => containerd.trust(host),
         }
     }
 
@@ -156,9 +157,9 @@ impl Side {
     /// Pulls without measuring: what is asked for is there afterwards.
     pub(super) fn fetch(&self, image: &str) -> Result<()> {
         let cri = match &self.runtime {
-            Runtime::Podman(podman) => return podman.pull(image),
-            Runtime::Gantry(node) => node.cri(),
-            Runtime::Containerd(containerd, _) => containerd.cri(),
+            PullRuntime::Podman(podman) => return podman.pull(image),
+            PullRuntime::Gantry(node) => node.cri(),
+            PullRuntime::Containerd(containerd, _) => containerd.cri(),
         };
         let pulled = cri.until(async { tokio::time::sleep(LONG).await }, |_, mut images| async move {
             let image = Some(cri::ImageSpec { image: image.to_owned(), ..Default::default() });
@@ -171,9 +172,9 @@ impl Side {
     /// Looks whether an image is there, as a kubelet does with IfNotPresent.
     pub(super) fn look(&self, image: &str) -> Result<()> {
         let cri = match &self.runtime {
-            Runtime::Podman(podman) => return podman.look(image),
-            Runtime::Gantry(node) => node.cri(),
-            Runtime::Containerd(containerd, _) => containerd.cri(),
+            PullRuntime::Podman(podman) => return podman.look(image),
+            PullRuntime::Gantry(node) => node.cri(),
+            PullRuntime::Containerd(containerd, _) => containerd.cri(),
         };
         let spec = Some(cri::ImageSpec { image: image.to_owned(), ..Default::default() });
         let found = cri.image_status(cri::ImageStatusRequest { image: spec, verbose: false })?.image;
@@ -182,9 +183,9 @@ impl Side {
 
     pub(super) fn drop_image(&self, image: &str) -> Result<()> {
         let cri = match &self.runtime {
-            Runtime::Podman(podman) => return podman.remove(image),
-            Runtime::Gantry(node) => node.cri(),
-            Runtime::Containerd(containerd, _) => containerd.cri(),
+            PullRuntime::Podman(podman) => return podman.remove(image),
+            PullRuntime::Gantry(node) => node.cri(),
+            PullRuntime::Containerd(containerd, _) => containerd.cri(),
         };
         let removed = cri.until(async { tokio::time::sleep(LONG).await }, |_, mut images| async move {
             let image = Some(cri::ImageSpec { image: image.to_owned(), ..Default::default() });
@@ -197,9 +198,9 @@ impl Side {
     /// When all of the last pull is on the disk.
     fn durable(&self, begun: Instant) -> Result<Option<Duration>> {
         match &self.runtime {
-            Runtime::Containerd(_, Peer::Synced) => Ok(Some(begun.elapsed())),
-            Runtime::Containerd(..) | Runtime::Podman(_) => Ok(None),
-            Runtime::Gantry(node) => {
+            PullRuntime::Containerd(_, Peer::Synced) => Ok(Some(begun.elapsed())),
+            PullRuntime::Containerd(..) | PullRuntime::Podman(_) => Ok(None),
+            PullRuntime::Gantry(node) => {
                 let journal = node.state().join("images");
                 poll("the pull to be durable", LONG, || {
                     let left = std::fs::read_dir(&journal).map_err(|error| error.to_string())?.count();
@@ -211,9 +212,9 @@ impl Side {
 
     fn root(&self) -> PathBuf {
         match &self.runtime {
-            Runtime::Gantry(node) => node.root(),
-            Runtime::Containerd(containerd, _) => containerd.root(),
-            Runtime::Podman(podman) => podman.root(),
+            PullRuntime::Gantry(node) => node.root(),
+            PullRuntime::Containerd(containerd, _) => containerd.root(),
+            PullRuntime::Podman(podman) => podman.root(),
         }
     }
 

@@ -5,7 +5,7 @@ use std::fs;
 
 use rustix::mount::MountFlags;
 
-use crate::Outcome;
+use crate::ExitResult;
 
 /// Lines of /proc/self/status worth telling. Not `SigIgn`: Rust's own start ignores SIGPIPE, so
 /// that a test of it asks busybox.
@@ -25,7 +25,7 @@ const STATUS: [&str; 12] = [
 ];
 
 /// Identity, namespaces, descriptors, limits. Nothing has been set up before: no handler, no file.
-pub(crate) fn id() -> Outcome {
+pub(crate) fn id() -> ExitResult {
     println!("pid {}", std::process::id());
     let status = fs::read_to_string("/proc/self/status")?;
     for line in status.lines() {
@@ -64,7 +64,7 @@ fn descriptors() -> std::io::Result<Vec<String>> {
 }
 
 /// The environment, one `NAME=value` a line.
-pub(crate) fn env() -> Outcome {
+pub(crate) fn env() -> ExitResult {
     for (name, value) in std::env::vars() {
         println!("{name}={value}");
     }
@@ -72,7 +72,7 @@ pub(crate) fn env() -> Outcome {
 }
 
 /// Every process that can be seen.
-pub(crate) fn processes() -> Outcome {
+pub(crate) fn processes() -> ExitResult {
     for entry in fs::read_dir("/proc")? {
         let name = entry?.file_name().to_string_lossy().into_owned();
         if name.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -83,7 +83,7 @@ pub(crate) fn processes() -> Outcome {
 }
 
 /// Writes to a path and says how that went; what went wrong is no failure of this program.
-pub(crate) fn try_write(path: &str) -> Outcome {
+pub(crate) fn try_write(path: &str) -> ExitResult {
     match fs::write(path, "1") {
         Ok(()) => println!("wrote {path}"),
         Err(error) => println!("refused {path}: {error}"),
@@ -92,7 +92,7 @@ pub(crate) fn try_write(path: &str) -> Outcome {
 }
 
 /// Mounts a tmpfs and says how that went.
-pub(crate) fn try_mount() -> Outcome {
+pub(crate) fn try_mount() -> ExitResult {
     match rustix::mount::mount("none", "/tmp", "tmpfs", MountFlags::empty(), None) {
         Ok(()) => println!("mounted"),
         Err(error) => println!("refused: {error}"),

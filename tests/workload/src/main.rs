@@ -64,9 +64,9 @@ fn shell() -> ExitCode {
     ExitCode::from(127)
 }
 
-type Outcome = Result<u8, Box<dyn std::error::Error>>;
+type ExitResult = Result<u8, Box<dyn std::error::Error>>;
 
-fn run(words: &[&str]) -> Outcome {
+fn run(words: &[&str]) -> ExitResult {
     match words {
         ["web", port] => web::serve(port.parse()?, None, &*watch_termination()?),
         ["web", port, file] => web::serve(port.parse()?, Some(file), &*watch_termination()?),
@@ -95,7 +95,7 @@ fn watch_termination() -> Result<Arc<AtomicBool>, std::io::Error> {
     Ok(flag)
 }
 
-fn print(count: u64, stream: &str) -> Outcome {
+fn print(count: u64, stream: &str) -> ExitResult {
     for number in 1..=count {
         if stream == "stderr" {
             eprintln!("line {number}");
@@ -106,7 +106,7 @@ fn print(count: u64, stream: &str) -> Outcome {
     Ok(0)
 }
 
-fn sleep(seconds: u64) -> Outcome {
+fn sleep(seconds: u64) -> ExitResult {
     let flag = watch_termination()?;
     for _ in 0..seconds.saturating_mul(50) {
         if flag.load(Ordering::Relaxed) {
@@ -118,7 +118,7 @@ fn sleep(seconds: u64) -> Outcome {
 }
 
 /// A numbered line each 100 ms: a gap in a log shows.
-fn count(code: u8, times: u64) -> Outcome {
+fn count(code: u8, times: u64) -> ExitResult {
     let flag = watch_termination()?;
     for number in 1..=times {
         println!("count {number}");
@@ -135,7 +135,7 @@ fn count(code: u8, times: u64) -> Outcome {
 }
 
 /// Touches every page, so that the memory is really used.
-fn alloc(mib: usize) -> Outcome {
+fn alloc(mib: usize) -> ExitResult {
     let mut held = Vec::new();
     for number in 0..mib {
         held.push(vec![u8::try_from(number % 255)? + 1; 1 << 20]);

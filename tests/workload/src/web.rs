@@ -9,12 +9,12 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::Outcome;
+use crate::ExitResult;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Answers every request with the file, or a greeting, until told to end.
-pub(crate) fn serve(port: u16, file: Option<&str>, ended: &AtomicBool) -> Outcome {
+pub(crate) fn serve(port: u16, file: Option<&str>, ended: &AtomicBool) -> ExitResult {
     let page = match file {
         Some(path) => std::fs::read_to_string(path)?,
         None => "hello from a gantry pod\n".to_owned(),
@@ -69,7 +69,7 @@ fn answer(mut stream: TcpStream, page: &str) -> std::io::Result<String> {
 }
 
 /// Fetches `/` of an address and prints the answer.
-pub(crate) fn dial(addr: &str) -> Outcome {
+pub(crate) fn dial(addr: &str) -> ExitResult {
     let mut stream = TcpStream::connect_timeout(&addr.parse()?, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     write!(stream, "GET / HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\r\n")?;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use gantry_tests::peers::Programs;
 use gantry_tests::place;
 use gantry_tests::pulls::{
-    self, ImageShape, LinkLimits, Packing, Pull, PullBenchOptions, PullSeries, ReplayStep, SHAPES, Table,
+    self, ImageShape, LinkLimits, Packing, Pull, PullBenchOptions, PullSeries, PullTable, ReplayStep, SHAPES,
 };
 
 use super::picture::{self, Group};
@@ -94,7 +94,7 @@ pub(crate) fn inside(asked: &Asked) -> Result<()> {
     asked.keep(&tables)
 }
 
-fn groups(tables: &[Table]) -> Vec<Group> {
+fn groups(tables: &[PullTable]) -> Vec<Group> {
     let row = |row: &PullSeries| (row.side.clone(), middle(row, |pull| pull.usable));
     tables.iter().map(|table| (table.image.name.clone(), table.rows.iter().map(row).collect())).collect()
 }
@@ -169,7 +169,7 @@ impl Asked {
     }
 }
 
-fn show(table: &Table, wanted: &PullBenchOptions) {
+fn show(table: &PullTable, wanted: &PullBenchOptions) {
     let image = &table.image;
     println!(
         "\n{}: {} layers, {:.1} MB compressed, {:.1} MB unpacked, {} files; {}; {} rounds, in turns; medians",

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use gantry_tests::cluster::network::{self, Outside};
-use gantry_tests::cluster::{Cluster, Join, Options, isolation};
+use gantry_tests::cluster::{Cluster, ClusterOptions, Join, isolation};
 use gantry_tests::leakcheck;
 use gantry_tests::proc;
 
@@ -135,7 +135,7 @@ pub(crate) struct Inside {
 /// The cluster itself, until it is told to end.
 pub(crate) fn inside(asked: &Inside) -> Result<()> {
     let kept = &asked.kept;
-    let options = Options {
+    let options = ClusterOptions {
         folder: kept.dir.clone(),
         runtime: kept.runtime.into(),
         kubelet: kept.kubelet.kind(),

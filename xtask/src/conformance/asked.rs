@@ -7,14 +7,14 @@ use std::path::Path;
 
 use anyhow::Result;
 use gantry_tests::cluster::NODE;
-use gantry_tests::cluster::audit::{self, Request};
+use gantry_tests::cluster::audit::{self, AuditedRequest};
 
 /// In the folder of the run.
 pub(crate) const LOG: &str = "audit.log";
 
 /// A node's requests.
 pub(super) struct Asked {
-    requests: Vec<Request>,
+    requests: Vec<AuditedRequest>,
     /// What none may earn
     pub(super) wrongs: Vec<String>,
 }
@@ -27,8 +27,9 @@ pub(super) fn read(log: &Path) -> Result<Asked> {
 
 impl Asked {
     pub(super) fn markdown(&self) -> String {
-        let of_pods: Vec<&Request> = self.requests.iter().filter(|one| one.is_of_a_pod()).collect();
-        let status = |one: &&&Request| one.verb == "patch" && one.resource == "pods/status" && one.code < 300;
+        let of_pods: Vec<&AuditedRequest> = self.requests.iter().filter(|one| one.is_of_a_pod()).collect();
+        let status =
+            |one: &&&AuditedRequest| one.verb == "patch" && one.resource == "pods/status" && one.code < 300;
         let pods: BTreeSet<&str> = of_pods.iter().filter(status).map(|one| one.uri.as_str()).collect();
         let mut text = format!(
             "\nThe node made {} requests, {} of them for pods; {} pods were told of.\n\n```\n",

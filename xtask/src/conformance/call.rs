@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result};
 use clap::Args;
 use gantry_tests::cluster::network::Outside;
-use gantry_tests::cluster::{Cluster, Join, NodeBase, Options, kubelet, programs, runtime};
+use gantry_tests::cluster::{Cluster, ClusterOptions, Join, NodeBase, kubelet, programs, runtime};
 use gantry_tests::place::bin_dir;
 use serde_json::json;
 
@@ -71,13 +71,14 @@ fn node(called: &Called, folder: &Path) -> Result<()> {
 
 fn node_specs(called: &Called, folder: &Path) -> Result<()> {
     without_systemd(folder)?;
-    let kind: runtime::Kind = called.runtime.into();
-    let programs = kubelet::folder_with(called.kubelet.kind().unwrap_or(kubelet::Kind::Upstream), folder)?;
+    let kind: runtime::RuntimeKind = called.runtime.into();
+    let programs =
+        kubelet::folder_with(called.kubelet.kind().unwrap_or(kubelet::KubeletKind::Upstream), folder)?;
     let config = folder.join("kubelet-config.json");
     std::fs::write(&config, serde_json::to_vec_pretty(&node_configuration())?)?;
     let process = match kind {
-        runtime::Kind::Containerd => "containerd",
-        runtime::Kind::Gantry => "gantry",
+        runtime::RuntimeKind::Containerd => "containerd",
+        runtime::RuntimeKind::Gantry => "gantry",
     };
     let own = [
         format!("--k8s-bin-dir={}", programs.display()),
@@ -122,7 +123,7 @@ fn without_systemd(folder: &Path) -> Result<()> {
 }
 
 fn e2e(called: &Called, folder: &Path) -> Result<()> {
-    let cluster = Cluster::start(Options {
+    let cluster = Cluster::start(ClusterOptions {
         folder: folder.to_owned(),
         runtime: called.runtime.into(),
         kubelet: called.kubelet.kind(),
