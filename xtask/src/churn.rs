@@ -13,7 +13,7 @@ use crate::{build, leakcheck, sh};
 
 /// What was asked for.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Asked {
+pub(crate) struct ChurnArgs {
     /// How long
     #[arg(long, default_value_t = 30)]
     minutes: u64,
@@ -25,15 +25,15 @@ pub(crate) struct Asked {
     release: bool,
 }
 
-impl Asked {
+impl ChurnArgs {
     /// What the tier does.
     pub(crate) fn short() -> Self {
-        Asked { minutes: 5, seed: None, release: false }
+        ChurnArgs { minutes: 5, seed: None, release: false }
     }
 }
 
 /// Builds everything, then runs the other half in new namespaces.
-pub(crate) fn outside(asked: &Asked) -> Result<()> {
+pub(crate) fn outside(asked: &ChurnArgs) -> Result<()> {
     sh::require_root("churn")?;
     // A folder that was built before: nobody else's build changes it in the middle of half an hour.
     let programs = match std::env::var_os(place::BIN_DIR) {
@@ -53,7 +53,7 @@ pub(crate) fn outside(asked: &Asked) -> Result<()> {
 }
 
 /// The churn itself.
-pub(crate) fn inside(asked: &Asked) -> Result<()> {
+pub(crate) fn inside(asked: &ChurnArgs) -> Result<()> {
     let seed = asked.seed.context("no seed")?;
     let wanted = ChurnOptions { time: Duration::from_secs(asked.minutes * 60), seed };
     churn::run(&wanted, |line| println!("{line}"))

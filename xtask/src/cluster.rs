@@ -69,7 +69,7 @@ impl KubeletName {
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Task {
+pub(crate) enum ClusterTask {
     /// Builds the programs and images of a cluster, unless they are up to date: minutes the first time
     Build {
         /// What only upstream's suites need, too: e2e.test, e2e_node.test, ginkgo, more images
@@ -123,12 +123,12 @@ pub(crate) struct Up {
     at: At,
 }
 
-pub(crate) fn run(task: &Task) -> Result<()> {
+pub(crate) fn run(task: &ClusterTask) -> Result<()> {
     match task {
-        Task::Build { suites } => prepare(*suites).map(drop),
-        Task::Up(options) => up(options),
-        Task::Swap { kubelet, at } => control::ask(&at.folder()?, &format!("swap {}", kubelet.word())),
-        Task::Down { at } => down(&at.folder()?),
+        ClusterTask::Build { suites } => prepare(*suites).map(drop),
+        ClusterTask::Up(options) => up(options),
+        ClusterTask::Swap { kubelet, at } => control::ask(&at.folder()?, &format!("swap {}", kubelet.word())),
+        ClusterTask::Down { at } => down(&at.folder()?),
     }
 }
 

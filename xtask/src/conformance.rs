@@ -19,7 +19,7 @@ use gantry_tests::cluster::{images, isolation, programs};
 use gantry_tests::place::BIN_DIR;
 
 pub(crate) use self::call::{Called, inside};
-use self::report::{Outcome, Table};
+use self::report::{SpecOutcome, SpecTable};
 use self::suites::{Choice, Suite};
 use crate::cell::Cell;
 use crate::cluster::{self, KubeletName, RuntimeName};
@@ -111,10 +111,10 @@ fn attempts(
     wanted: &Wanted,
     suite: &Suite,
     folder: &Path,
-    mut attempt: impl FnMut(&Choice, usize, &Path) -> Result<Run>,
-) -> Result<(Table, Vec<String>)> {
+    mut attempt: impl FnMut(&Choice, usize, &Path) -> Result<SuiteRun>,
+) -> Result<(SpecTable, Vec<String>)> {
     let processes = wanted.procs.unwrap_or(suite.processes);
-    let Run { specs, wrong } = attempt(&choose(wanted, suite), processes, folder)?;
+    let SuiteRun { specs, wrong } = attempt(&choose(wanted, suite), processes, folder)?;
     let mut wrongs: Vec<String> = wrong.into_iter().collect();
     let mut table = table(wanted, suite, specs)?;
     for turn in 1..=wanted.again {
@@ -140,7 +140,7 @@ fn once(
     procs: usize,
     own: &Path,
     folder: &Path,
-) -> Result<Run> {
+) -> Result<SuiteRun> {
     let called = Called {
         suite: wanted.suite,
         out: folder.to_owned(),
@@ -157,17 +157,17 @@ fn once(
     command.args(called.words()).env(BIN_DIR, own);
     let ran = sh::run(&mut command);
     let ended = ran.and(cell.close());
-    Run::read(folder, ended)
+    SuiteRun::read(folder, ended)
 }
 
 /// What became of one run of a suite.
-struct Run {
-    specs: Vec<report::Spec>,
+struct SuiteRun {
+    specs: Vec<report::SpecResult>,
     /// What failed around the specs: the teardown, or something that was left behind.
     wrong: Option<String>,
 }
 
-impl Run {
+impl SuiteRun {
     /// Of a suite that left its report in that folder.
     fn read(folder: &Path, ended: Result<()>) -> Result<Self> {
         match (report::read(&folder.join("report.json")), ended) {
@@ -180,7 +180,7 @@ impl Run {
     }
 }
 
-fn tell(wanted: &Wanted, table: &Table, folder: &Path) -> Result<()> {
+fn tell(wanted: &Wanted, table: &SpecTable, folder: &Path) -> Result<()> {
     let mut text = table.markdown();
     let mut wrongs = Vec::new();
     if wanted.suite == Name::E2e {
@@ -231,14 +231,17 @@ fn choose(wanted: &Wanted, suite: &Suite) -> Choice {
 }
 
 /// With `--focus` nobody can say what is missing: then the report alone counts.
-fn table(wanted: &Wanted, suite: &Suite, specs: Vec<report::Spec>) -> Result<Table> {
+fn table(wanted: &Wanted, suite: &Suite, specs: Vec<report::SpecResult>) -> Result<SpecTable> {
     let peer = report::peer(&sh::root().join(&suite.peer))?;
     let expected: Vec<&str> = if wanted.all {
-        peer.iter().filter(|spec| spec.outcome == Outcome::Passed).map(|spec| spec.name.as_str()).collect()
+        peer.iter()
+            .filter(|spec| spec.outcome == SpecOutcome::Passed)
+            .map(|spec| spec.name.as_str())
+            .collect()
     } else if wanted.focus.is_empty() {
         suite.specs().collect()
     } else {
         Vec::new()
     };
-    Ok(Table::new(specs, &peer, &expected))
+    Ok(SpecTable::new(specs, &peer, &expected))
 }

@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn four_tests_or_a_crash_are_not_run_again() {
-        let failure = |name: &str| summary::Failure { name: name.to_owned(), said: Vec::new() };
+        let failure = |name: &str| summary::FailedTest { name: name.to_owned(), said: Vec::new() };
         let four =
             Counts { failed: 4, failures: ["a", "b", "c", "d"].map(failure).to_vec(), ..Counts::default() };
         let mut never = |name: &str| -> Result<Counts> { panic!("{name} ran again") };

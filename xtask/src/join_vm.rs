@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use self::before_after::Seen;
-use self::machine::Machine;
+use self::machine::QemuMachine;
 use crate::kind::pods::{Nodes, WAIT};
 use crate::kind::{self, Bed, timed, web};
 use crate::summary::Counts;
@@ -26,19 +26,21 @@ use crate::{dist, sh, vagrant_box};
 const NODE: &str = "gantry-vm";
 
 /// One step of the tier.
-type Step = (&'static str, fn(&mut Stage<'_>) -> Result<()>);
+type JoinVmStep = (&'static str, fn(&mut JoinVmFixture<'_>) -> Result<()>);
 
-const STEPS: [Step; 13] = [
+const STEPS: [JoinVmStep; 13] = [
     ("join-vm: the machine boots and answers by ssh", steps::boot),
     ("join-vm: apt-get install starts the runtime", package::install),
     ("join-vm: gantry image load", steps::load_images),
     ("join-vm: Vagrant's script joins the cluster, and the node becomes ready", steps::join),
     ("join-vm: a Deployment on both nodes", steps::deploy),
-    ("join-vm: its Service answers by name in a pod of each node", |stage| stage.nodes(|it| it.by_name())),
-    ("join-vm: its NodePort answers on each node, asked on each", |stage| {
-        stage.nodes(|it| it.by_node_port())
+    ("join-vm: its Service answers by name in a pod of each node", |fixture| {
+        fixture.nodes(|it| it.by_name())
     }),
-    ("join-vm: exec, logs, cp there and back, port-forward", |stage| stage.nodes(|it| it.talk())),
+    ("join-vm: its NodePort answers on each node, asked on each", |fixture| {
+        fixture.nodes(|it| it.by_node_port())
+    }),
+    ("join-vm: exec, logs, cp there and back, port-forward", |fixture| fixture.nodes(|it| it.talk())),
     ("join-vm: an upgrade of the package restarts no pod", package::upgrade),
     ("join-vm: the node and its pods come back after a reboot", steps::reboot),
     ("join-vm: kubectl drain, gantry leave", steps::leave),
@@ -47,7 +49,7 @@ const STEPS: [Step; 13] = [
 ];
 
 /// What the steps share.
-struct Stage<'a> {
+struct JoinVmFixture<'a> {
     bed: &'a Bed,
     /// The version of the package's upgrade.
     later: String,
@@ -56,10 +58,10 @@ struct Stage<'a> {
     /// A registry that the machine asks before any other.
     mirror: Option<String>,
     /// From the first step on.
-    booted: Option<(Machine<'a>, Seen)>,
+    booted: Option<(QemuMachine<'a>, Seen)>,
 }
 
-impl<'a> Stage<'a> {
+impl<'a> JoinVmFixture<'a> {
     /// With the package, and the images of a worker, where the machine will have them.
     fn new(bed: &'a Bed, deb: &Path, own: &Path) -> Result<Self> {
         let folder = bed.folder.join("machine");
@@ -71,7 +73,7 @@ impl<'a> Stage<'a> {
         Ok(Self { bed, later, folder, mirror: None, booted: None })
     }
 
-    fn machine(&mut self) -> Result<&mut Machine<'a>> {
+    fn machine(&mut self) -> Result<&mut QemuMachine<'a>> {
         self.booted.as_mut().map(|(machine, _)| machine).context("the machine has not been booted")
     }
 
@@ -84,7 +86,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Each step, and the machine's end. One whose predecessor has failed is not tried.
-    fn run(mut self, tier: &str, steps: &[Step]) -> Counts {
+    fn run(mut self, tier: &str, steps: &[JoinVmStep]) -> Counts {
         let mut counts = Counts::default();
         for (name, step) in steps {
             if counts.failed == 0 {
@@ -110,8 +112,8 @@ pub(crate) fn tests() -> Result<Counts> {
     vagrant_box::files()?;
     web::fetch()?;
     let made = kind::node_image(&own)?;
-    kind::on_cluster("join-vm", "join-vm", &[&made], |bed| match Stage::new(bed, &deb, &own) {
-        Ok(stage) => stage.run("join-vm", &STEPS),
+    kind::on_cluster("join-vm", "join-vm", &[&made], |bed| match JoinVmFixture::new(bed, &deb, &own) {
+        Ok(fixture) => fixture.run("join-vm", &STEPS),
         Err(error) => Counts::check("join-vm: the machine's files", Err(error)),
     })
 }

@@ -36,7 +36,7 @@ pub(crate) use self::oci::run as oci_runtime;
 pub(crate) use self::tier::{on_cluster, timed};
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Task {
+pub(crate) enum KindTask {
     /// Makes the node image, as an archive for `docker load` (as root)
     Image {
         /// Gantry with optimisation
@@ -83,15 +83,15 @@ pub(crate) struct Up {
     look: crate::Look,
 }
 
-pub(crate) fn run(task: &Task) -> Result<ExitCode> {
+pub(crate) fn run(task: &KindTask) -> Result<ExitCode> {
     match task {
-        Task::Image { release, look: _ } => {
+        KindTask::Image { release, look: _ } => {
             let made = image::make(*release)?;
             println!("{}\n`docker load` takes it, as {}", made.archive.display(), made.name);
         }
-        Task::Up(options) => up(options)?,
-        Task::Run { at, command } => return within(at, command),
-        Task::Down { at } => down(at)?,
+        KindTask::Up(options) => up(options)?,
+        KindTask::Run { at, command } => return within(at, command),
+        KindTask::Down { at } => down(at)?,
     }
     Ok(ExitCode::SUCCESS)
 }

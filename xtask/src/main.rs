@@ -105,7 +105,7 @@ enum Task {
     /// A kind cluster whose nodes are Gantry's, on this host's docker or one of its own (as root)
     Kind {
         #[command(subcommand)]
-        task: kind::Task,
+        task: kind::KindTask,
     },
     /// What stays of kind's own docker on this host while it runs
     #[command(hide = true)]
@@ -135,7 +135,7 @@ enum Task {
     /// A real control plane with one node (as root)
     Cluster {
         #[command(subcommand)]
-        task: cluster::Task,
+        task: cluster::ClusterTask,
     },
     /// Upstream's own suites, beside what the upstream kubelet and containerd pass (as root)
     Conformance(conformance::Wanted),
@@ -157,10 +157,10 @@ enum Task {
     /// Feeds parsers of foreign bytes with whatever breaks them (as root)
     Fuzz(fuzz::Wanted),
     /// Makes and removes pods for minutes while runtimes and monitors are killed and calls are given up (as root)
-    Churn(churn::Asked),
+    Churn(churn::ChurnArgs),
     /// The churn's own half, inside its namespaces
     #[command(hide = true)]
-    ChurnInside(churn::Asked),
+    ChurnInside(churn::ChurnArgs),
     /// Builds the Go programs that tests and benches need: containerd, runc, CNI plugins, the CRI suite
     Peers,
     /// Measures beside containerd, in one run (as root)
@@ -178,10 +178,10 @@ enum Task {
     },
     /// The half of the pulls' bench
     #[command(hide = true)]
-    BenchPullInside(bench::pull::Asked),
+    BenchPullInside(bench::pull::PullBenchArgs),
     /// The half of the pods' bench
     #[command(hide = true)]
-    BenchPodsInside(bench::pods::Asked),
+    BenchPodsInside(bench::pods::PodsBenchArgs),
     /// The demo's own half, inside its namespaces
     #[command(hide = true)]
     DemoInside {
@@ -222,11 +222,11 @@ enum Bench {
         built: Option<PathBuf>,
     },
     /// Many pods at once on a real control plane, and what the node asks of the API server for them
-    Pods(bench::pods::Asked),
+    Pods(bench::pods::PodsBenchArgs),
     /// Pulls of images with the layers of well-known ones, and what each optimisation is worth
-    Pull(bench::pull::Asked),
+    Pull(bench::pull::PullBenchArgs),
     /// `kind load` of a large image onto a node of upstream's and one of Gantry's
-    KindLoad(bench::kind_load::Asked),
+    KindLoad(bench::kind_load::KindLoadArgs),
 }
 
 fn main() -> ExitCode {

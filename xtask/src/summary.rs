@@ -23,20 +23,20 @@ pub(crate) struct Counts {
     /// What the first that failed said.
     pub(crate) first: Option<String>,
     /// The tests that failed, as far as they have names.
-    pub(crate) failures: Vec<Failure>,
+    pub(crate) failures: Vec<FailedTest>,
     /// A line for each that failed and then passed alone.
     pub(crate) flaky: Vec<String>,
 }
 
 /// A failed test.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Failure {
+pub(crate) struct FailedTest {
     pub(crate) name: String,
     /// The first lines of its output.
     pub(crate) said: Vec<String>,
 }
 
-impl Failure {
+impl FailedTest {
     /// The first words of what it said.
     pub(crate) fn words(&self) -> String {
         let line = self.said.first().map_or("it said nothing", String::as_str);
@@ -97,7 +97,7 @@ impl Counts {
 /// The failed tests' names and the beginning of their output, from libtest's lines.
 #[derive(Debug, Default)]
 struct Failures {
-    found: Vec<Failure>,
+    found: Vec<FailedTest>,
     /// Whether the lines that come are a test's output.
     within: bool,
 }
@@ -108,7 +108,7 @@ impl Failures {
         let named = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----"));
         match (named, self.found.last_mut()) {
             (Some(name), _) => {
-                self.found.push(Failure { name: name.to_owned(), said: Vec::new() });
+                self.found.push(FailedTest { name: name.to_owned(), said: Vec::new() });
                 self.within = true;
             }
             _ if line == "failures:" => self.within = false,

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 use crate::summary::{self, Counts};
-use crate::vm::Machine;
+use crate::vm::VmKind;
 use crate::{
     build, churn, clean_room, conformance, demo, dist, flaky, fuzz, join_vm, kernel, monitor_compat, sh,
     vagrant, vm,
@@ -139,7 +139,7 @@ impl Tier {
             Tier::Kernel => kernel::on_host(&kernel::KERNEL, &with_go()?, filter),
             Tier::Vm => in_the_vm(filter),
             Tier::VmFailpoints => failpoints_in_vms(filter),
-            Tier::VmCri => cri_in(Machine::Small, &with_go()?, filter),
+            Tier::VmCri => cri_in(VmKind::Small, &with_go()?, filter),
             Tier::VmSystemd => with_systemd(filter),
             Tier::Cri => {
                 suite_and_images()?;
@@ -152,7 +152,7 @@ impl Tier {
             Tier::MonitorCompat => {
                 kernel::on_host(&kernel::MONITOR_COMPAT, &monitor_compat::programs()?, filter)
             }
-            Tier::Churn => Ok(Counts::check("churn", churn::outside(&churn::Asked::short()))),
+            Tier::Churn => Ok(Counts::check("churn", churn::outside(&churn::ChurnArgs::short()))),
             Tier::Standalone => {
                 gantry_tests::debian::fetch()?;
                 gantry_tests::go::upstream_plugins()?;
@@ -227,7 +227,7 @@ fn in_the_vm(filter: Option<&str>) -> Result<Counts> {
         None => vm::tests_and_reboots(&programs),
         Some("reboot") => vm::reboots(&programs),
         filter => {
-            let counts = vm::tests(&programs, filter, Machine::Small)?;
+            let counts = vm::tests(&programs, filter, VmKind::Small)?;
             Ok(Counts { repeated: counts.passed, ..counts })
         }
     }
@@ -244,19 +244,19 @@ fn with_systemd(filter: Option<&str>) -> Result<Counts> {
     let of = |name: &str| filter.and_then(|filter| filter.strip_prefix(name));
     let (cri, hybrid) = (of("cri"), of("hybrid"));
     if cri.or(hybrid).is_none() {
-        counts += vm::tests(&programs, filter, Machine::Systemd)?;
+        counts += vm::tests(&programs, filter, VmKind::Systemd)?;
     }
     if filter.is_none() || hybrid.is_some() {
         let tests = hybrid.and_then(|hybrid| hybrid.strip_prefix('=')).unwrap_or(ON_HYBRID);
-        counts += vm::tests(&programs, Some(tests), Machine::Hybrid)?;
+        counts += vm::tests(&programs, Some(tests), VmKind::Hybrid)?;
     }
     if filter.is_none() || cri.is_some() {
-        counts += cri_in(Machine::Systemd, &programs, cri.and_then(|cri| cri.strip_prefix('=')))?;
+        counts += cri_in(VmKind::Systemd, &programs, cri.and_then(|cri| cri.strip_prefix('=')))?;
     }
     Ok(counts)
 }
 
-fn cri_in(machine: Machine, programs: &Path, filter: Option<&str>) -> Result<Counts> {
+fn cri_in(machine: VmKind, programs: &Path, filter: Option<&str>) -> Result<Counts> {
     suite_and_images()?;
     vm::cri(programs, filter, machine)
 }
@@ -264,8 +264,8 @@ fn cri_in(machine: Machine, programs: &Path, filter: Option<&str>) -> Result<Cou
 /// With cgroupfs and with systemd, one machine after the other: each case has time limits of its own.
 fn failpoints_in_vms(filter: Option<&str>) -> Result<Counts> {
     let programs = failpoints_with_go()?;
-    let mut counts = vm::failpoints(&programs, filter, Machine::Small)?;
-    counts += vm::failpoints(&programs, filter, Machine::Systemd)?;
+    let mut counts = vm::failpoints(&programs, filter, VmKind::Small)?;
+    counts += vm::failpoints(&programs, filter, VmKind::Systemd)?;
     Ok(counts)
 }
 

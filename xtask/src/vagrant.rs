@@ -13,7 +13,7 @@ use gantry_tests::cluster::programs::{self, Set};
 
 use self::machine::{CONTROL_PLANE, MACHINE, Ssh, Vagrant};
 use crate::kind::pods::{Nodes, WAIT};
-use crate::kind::registry::{Filling, Served};
+use crate::kind::registry::{Filling, RunningRegistry};
 use crate::kind::{self, Bed, timed, web};
 use crate::summary::Counts;
 use crate::{dist, sh, vagrant_box};
@@ -22,17 +22,19 @@ use crate::{dist, sh, vagrant_box};
 const CLUSTER: &str = "kind";
 
 /// One step of the tier.
-type Step = (&'static str, fn(&mut Stage<'_>) -> Result<()>);
+type VagrantStep = (&'static str, fn(&mut VagrantFixture<'_>) -> Result<()>);
 
-const STEPS: [Step; 13] = [
+const STEPS: [VagrantStep; 13] = [
     ("vagrant: validate, also for VirtualBox", validate),
     ("vagrant: up joins the machine, and its node becomes ready", up),
     ("vagrant: a Deployment on both nodes", deploy),
-    ("vagrant: its Service answers by name in a pod of each node", |stage| stage.nodes(|it| it.by_name())),
-    ("vagrant: its NodePort answers on each node, asked on each", |stage| {
-        stage.nodes(|it| it.by_node_port())
+    ("vagrant: its Service answers by name in a pod of each node", |fixture| {
+        fixture.nodes(|it| it.by_name())
     }),
-    ("vagrant: exec, logs, cp there and back, port-forward", |stage| stage.nodes(|it| it.talk())),
+    ("vagrant: its NodePort answers on each node, asked on each", |fixture| {
+        fixture.nodes(|it| it.by_node_port())
+    }),
+    ("vagrant: exec, logs, cp there and back, port-forward", |fixture| fixture.nodes(|it| it.talk())),
     ("vagrant: kubectl top of the machine and of its pods", top),
     ("vagrant: ssh", ssh),
     ("vagrant: halt and up: the node and its pods come back", halt_and_up),
@@ -43,10 +45,10 @@ const STEPS: [Step; 13] = [
 ];
 
 /// What the steps share.
-struct Stage<'a> {
+struct VagrantFixture<'a> {
     bed: &'a Bed,
     vagrant: Vagrant<'a>,
-    served: Served,
+    served: RunningRegistry,
     /// Of this tier's own files.
     folder: PathBuf,
     /// From `vagrant up` on.
@@ -55,7 +57,7 @@ struct Stage<'a> {
     address: String,
 }
 
-impl Stage<'_> {
+impl VagrantFixture<'_> {
     fn nodes<T>(&self, look: impl FnOnce(&Nodes<'_>) -> Result<T>) -> Result<T> {
         let ssh = self.ssh.as_ref().context("the machine is not up")?;
         let run = |script: &str| ssh.run(script);
@@ -78,66 +80,66 @@ pub(crate) fn tests(filter: Option<&str>) -> Result<Counts> {
     let store = sh::target_dir().join("vagrant-images");
     Filling::start(&store, &own)?.push_control_plane(&own)?;
     kind::on_cluster("vagrant", CLUSTER, &[&made], |bed| {
-        let staged = Served::start(bed, &store).and_then(|served| {
+        let staged = RunningRegistry::start(bed, &store).and_then(|served| {
             served.mirror(bed, &bed.control_plane())?;
             let vagrant = Vagrant::start(bed, &deb, &boxed, &served.url)?;
             let address = bed.vagrant_script(&["address", CLUSTER, "1"])?;
             let address = address.split('/').next().unwrap_or(&address).to_owned();
             let folder = bed.folder.join("files");
             fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
-            Ok(Stage { bed, vagrant, served, folder, ssh: None, address })
+            Ok(VagrantFixture { bed, vagrant, served, folder, ssh: None, address })
         });
         match staged {
-            Ok(stage) => run(stage, filter.unwrap_or_default()),
+            Ok(fixture) => run(fixture, filter.unwrap_or_default()),
             Err(error) => Counts::check("vagrant: registry and libvirtd", Err(error)),
         }
     })
 }
 
-fn run(mut stage: Stage<'_>, filter: &str) -> Counts {
+fn run(mut fixture: VagrantFixture<'_>, filter: &str) -> Counts {
     let mut counts = Counts::default();
     for (name, step) in STEPS.iter().filter(|(name, _)| name.contains(filter)) {
         if counts.failed == 0 {
-            counts += timed(name, || step(&mut stage));
+            counts += timed(name, || step(&mut fixture));
         }
     }
     if counts.failed > 0 {
         let look = "journalctl --no-pager --lines 60 --unit gantry --unit kubelet; ip address; ip route; free; \
                     uptime; gantry ps -A; tail --lines 20 /var/log/pods/kube-system_*/*/*.log";
-        let said = stage.ssh.as_ref().map(|ssh| ssh.run(look));
+        let said = fixture.ssh.as_ref().map(|ssh| ssh.run(look));
         println!("{}", said.transpose().map_or_else(|error| format!("{error:#}"), Option::unwrap_or_default));
     }
     counts
 }
 
-fn validate(stage: &mut Stage<'_>) -> Result<()> {
-    stage.vagrant.run(&["validate"])?;
+fn validate(fixture: &mut VagrantFixture<'_>) -> Result<()> {
+    fixture.vagrant.run(&["validate"])?;
     // VirtualBox itself is not installed here.
-    stage.vagrant.run(&["validate", "--ignore-provider"])
+    fixture.vagrant.run(&["validate", "--ignore-provider"])
 }
 
-fn up(stage: &mut Stage<'_>) -> Result<()> {
-    stage.vagrant.run(&["up"])?;
-    let ssh = stage.vagrant.ssh(MACHINE)?;
+fn up(fixture: &mut VagrantFixture<'_>) -> Result<()> {
+    fixture.vagrant.run(&["up"])?;
+    let ssh = fixture.vagrant.ssh(MACHINE)?;
     let boot = ssh.run("cat /proc/sys/kernel/random/boot_id")?;
-    stage.ssh = Some(ssh);
-    stage.nodes(|it| it.await_ready(&boot))?;
-    println!("{}", stage.bed.kubectl(&["get", "nodes", "--output", "wide"])?);
+    fixture.ssh = Some(ssh);
+    fixture.nodes(|it| it.await_ready(&boot))?;
+    println!("{}", fixture.bed.kubectl(&["get", "nodes", "--output", "wide"])?);
     Ok(())
 }
 
-fn deploy(stage: &mut Stage<'_>) -> Result<()> {
-    let archive = web::archive(&stage.folder)?;
-    println!("the machine pulls by {}", stage.served.url);
-    stage.nodes(|it| it.deploy(&archive))?;
-    println!("{}", stage.bed.kubectl(&["get", "pods", "--output", "wide"])?);
+fn deploy(fixture: &mut VagrantFixture<'_>) -> Result<()> {
+    let archive = web::archive(&fixture.folder)?;
+    println!("the machine pulls by {}", fixture.served.url);
+    fixture.nodes(|it| it.deploy(&archive))?;
+    println!("{}", fixture.bed.kubectl(&["get", "pods", "--output", "wide"])?);
     Ok(())
 }
 
 /// metrics-server asks both kubelets.
-fn top(stage: &mut Stage<'_>) -> Result<()> {
-    let bed = stage.bed;
-    let manifest = stage.folder.join("metrics-server.json");
+fn top(fixture: &mut VagrantFixture<'_>) -> Result<()> {
+    let bed = fixture.bed;
+    let manifest = fixture.folder.join("metrics-server.json");
     fs::write(&manifest, addons::metrics(addons::KubeletTrust::Any).to_string())?;
     bed.kubectl(&["apply", "--filename", manifest.to_str().context("a path")?])?;
     let nodes = ["kubectl", "top", "node", MACHINE, "--no-headers"];
@@ -148,69 +150,69 @@ fn top(stage: &mut Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-fn ssh(stage: &mut Stage<'_>) -> Result<()> {
-    let said = stage.vagrant.read(&["ssh", MACHINE, "-c", "hostname; sudo gantry ps"])?;
+fn ssh(fixture: &mut VagrantFixture<'_>) -> Result<()> {
+    let said = fixture.vagrant.read(&["ssh", MACHINE, "-c", "hostname; sudo gantry ps"])?;
     println!("{said}");
     ensure!(said.starts_with(MACHINE), "the machine is called {said}");
     Ok(())
 }
 
-fn halt_and_up(stage: &mut Stage<'_>) -> Result<()> {
-    stage.vagrant.run(&["halt"])?;
-    stage.vagrant.run(&["up"])?;
-    let ssh = stage.vagrant.ssh(MACHINE)?;
+fn halt_and_up(fixture: &mut VagrantFixture<'_>) -> Result<()> {
+    fixture.vagrant.run(&["halt"])?;
+    fixture.vagrant.run(&["up"])?;
+    let ssh = fixture.vagrant.ssh(MACHINE)?;
     let boot = ssh.run("cat /proc/sys/kernel/random/boot_id")?;
-    stage.ssh = Some(ssh);
-    stage.nodes(|it| {
+    fixture.ssh = Some(ssh);
+    fixture.nodes(|it| {
         it.await_ready(&boot)?;
         it.await_restarts(1)?;
         it.by_name()
     })
 }
 
-fn destroy(stage: &mut Stage<'_>) -> Result<()> {
-    stage.vagrant.run(&["destroy", "--force"])?;
-    stage.ssh = None;
-    let bed = stage.bed;
+fn destroy(fixture: &mut VagrantFixture<'_>) -> Result<()> {
+    fixture.vagrant.run(&["destroy", "--force"])?;
+    fixture.ssh = None;
+    let bed = fixture.bed;
     let left = bed.kubectl(&["get", "nodes", "--output", "name"])?;
     ensure!(left == format!("node/{}", bed.control_plane()), "the cluster has {left}");
-    no_machines(stage)
+    no_machines(fixture)
 }
 
-fn no_machines(stage: &Stage<'_>) -> Result<()> {
-    let machines = stage.bed.run(&["virsh", "--connect", "qemu:///system", "list", "--all", "--name"])?;
+fn no_machines(fixture: &VagrantFixture<'_>) -> Result<()> {
+    let machines = fixture.bed.run(&["virsh", "--connect", "qemu:///system", "list", "--all", "--name"])?;
     ensure!(machines.is_empty(), "libvirt still has {machines}");
     Ok(())
 }
 
-fn own_up(stage: &mut Stage<'_>) -> Result<()> {
-    let network = stage.folder.join("network.yaml");
+fn own_up(fixture: &mut VagrantFixture<'_>) -> Result<()> {
+    let network = fixture.folder.join("network.yaml");
     fs::write(&network, kind::network_manifest("10.244.0.0/16"))?;
     // Who has CLUSTER=vm has no kind cluster, whose control plane takes a share of an emulated machine's processor.
-    stage.bed.run(&["docker", "stop", &stage.bed.control_plane()])?;
-    stage.vagrant.use_own_control_plane(&network);
-    let up = stage.vagrant.run(&["up"]);
+    fixture.bed.run(&["docker", "stop", &fixture.bed.control_plane()])?;
+    fixture.vagrant.use_own_control_plane(&network);
+    let up = fixture.vagrant.run(&["up"]);
     // It tells why `up` failed, where that is so.
-    stage.ssh = Some(stage.vagrant.ssh(CONTROL_PLANE)?);
+    fixture.ssh = Some(fixture.vagrant.ssh(CONTROL_PLANE)?);
     up?;
-    kubectl(stage, "wait --for=condition=Ready nodes --all --timeout=600s")?;
-    println!("{}", kubectl(stage, "get nodes --output wide")?);
-    let nodes = kubectl(stage, "get nodes --output name")?;
+    kubectl(fixture, "wait --for=condition=Ready nodes --all --timeout=600s")?;
+    println!("{}", kubectl(fixture, "get nodes --output wide")?);
+    let nodes = kubectl(fixture, "get nodes --output name")?;
     let wanted = format!("node/{MACHINE}\nnode/{CONTROL_PLANE}");
     ensure!(nodes == wanted, "the cluster has {nodes}");
     Ok(())
 }
 
-fn own_deploy(stage: &mut Stage<'_>) -> Result<()> {
+fn own_deploy(fixture: &mut VagrantFixture<'_>) -> Result<()> {
     // Pods run on the control plane only without it.
-    kubectl(stage, &format!("taint nodes {CONTROL_PLANE} node-role.kubernetes.io/control-plane-"))?;
-    kubectl(stage, &format!("apply --filename - <<'YAML'\n{}\nYAML", kind::pods::MANIFEST))?;
-    kubectl(stage, "rollout status deployment/web --timeout=600s")?;
-    println!("{}", kubectl(stage, "get pods --all-namespaces --output wide")?);
-    let pods = kubectl(stage, "get pods --selector=app=web --output name")?;
+    kubectl(fixture, &format!("taint nodes {CONTROL_PLANE} node-role.kubernetes.io/control-plane-"))?;
+    kubectl(fixture, &format!("apply --filename - <<'YAML'\n{}\nYAML", kind::pods::MANIFEST))?;
+    kubectl(fixture, "rollout status deployment/web --timeout=600s")?;
+    println!("{}", kubectl(fixture, "get pods --all-namespaces --output wide")?);
+    let pods = kubectl(fixture, "get pods --selector=app=web --output name")?;
     for pod in pods.lines() {
         let ask = format!("exec {pod} -- sh -c {}", sh::quoted(web::ASK));
-        gantry_tests::poll::poll("all pods to answer", WAIT, || match kubectl(stage, &ask) {
+        gantry_tests::poll::poll("all pods to answer", WAIT, || match kubectl(fixture, &ask) {
             Ok(said) if web::answered(&said) == kind::pods::COUNT => Ok(()),
             Ok(said) => Err(said),
             Err(error) => Err(format!("{error:#}")),
@@ -219,14 +221,14 @@ fn own_deploy(stage: &mut Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-fn own_destroy(stage: &mut Stage<'_>) -> Result<()> {
-    stage.vagrant.run(&["destroy", "--force"])?;
-    stage.ssh = None;
-    no_machines(stage)
+fn own_destroy(fixture: &mut VagrantFixture<'_>) -> Result<()> {
+    fixture.vagrant.run(&["destroy", "--force"])?;
+    fixture.ssh = None;
+    no_machines(fixture)
 }
 
 /// On the control plane's machine.
-fn kubectl(stage: &Stage<'_>, words: &str) -> Result<String> {
-    let ssh = stage.ssh.as_ref().context("the machine is not up")?;
+fn kubectl(fixture: &VagrantFixture<'_>, words: &str) -> Result<String> {
+    let ssh = fixture.ssh.as_ref().context("the machine is not up")?;
     ssh.run(&format!("KUBECONFIG=/etc/kubernetes/admin.conf kubectl {words}"))
 }

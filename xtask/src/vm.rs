@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use gantry_tests::peers::Programs;
 use gantry_tests::{criu, debian, place};
 
-use self::disk::Disk;
+use self::disk::VmDisk;
 use self::kernel_package::{Kernel, Release};
 use crate::build::{BESIDE, IN_GO};
 use crate::cpio::Cpio;
@@ -95,7 +95,7 @@ echo "gantry-vm ended with $?"
 
 /// What is booted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Machine {
+pub(crate) enum VmKind {
     /// Busybox, and nobody but the tests.
     Small,
     /// systemd is init, and makes the pods' cgroups.
@@ -104,12 +104,12 @@ pub(crate) enum Machine {
     Hybrid,
 }
 
-impl Machine {
+impl VmKind {
     /// Pods with user namespaces want 6.3 and newer; cgroup v1 wants its memory controller, which newer ones lack.
     fn kernel(self) -> Release {
         match self {
-            Machine::Small | Machine::Systemd => Release::Backports,
-            Machine::Hybrid => Release::Stable,
+            VmKind::Small | VmKind::Systemd => Release::Backports,
+            VmKind::Hybrid => Release::Stable,
         }
     }
 }
@@ -141,7 +141,7 @@ impl End {
 
 /// Boots, runs a shell command line, shows its output.
 pub(crate) fn shell(command: &str) -> Result<()> {
-    let (_, code) = boot(Cpio::default(), command, Machine::Small, None, End::Off)?;
+    let (_, code) = boot(Cpio::default(), command, VmKind::Small, None, End::Off)?;
     if code != Some(0) {
         bail!("the command line in the VM ended with {code:?}");
     }
@@ -149,7 +149,7 @@ pub(crate) fn shell(command: &str) -> Result<()> {
 }
 
 /// The kernel tier on cgroup v2.
-pub(crate) fn tests(programs: &Path, filter: Option<&str>, machine: Machine) -> Result<Counts> {
+pub(crate) fn tests(programs: &Path, filter: Option<&str>, machine: VmKind) -> Result<Counts> {
     let (mut cpio, binaries) = payload(&kernel::KERNEL, programs)?;
     add_criu(&mut cpio)?;
     match filter {
@@ -162,7 +162,7 @@ pub(crate) fn tests(programs: &Path, filter: Option<&str>, machine: Machine) -> 
 pub(crate) fn tests_and_reboots(programs: &Path) -> Result<Counts> {
     let (mut cpio, binaries) = payload(&kernel::KERNEL, programs)?;
     add_criu(&mut cpio)?;
-    let tests = by_modules(programs, &cpio, &binaries, Machine::Small)?.into_iter().map(|job| {
+    let tests = by_modules(programs, &cpio, &binaries, VmKind::Small)?.into_iter().map(|job| {
         let repeated = move || {
             let counts = job()?;
             Ok(Counts { repeated: counts.passed, ..counts })
@@ -179,7 +179,7 @@ fn by_modules<'a>(
     programs: &Path,
     cpio: &Cpio,
     binaries: &[String],
-    machine: Machine,
+    machine: VmKind,
 ) -> Result<Vec<Job<'a>>> {
     let mut with: Vec<String> = binaries.to_vec();
     let split = kernel::binaries(&[kernel::MODULES_IN])?;
@@ -195,7 +195,7 @@ fn by_modules<'a>(
 }
 
 /// The CRI tier, but for the plugins' half of it: that is about networks alone, and builds with Go.
-pub(crate) fn cri(programs: &Path, filter: Option<&str>, machine: Machine) -> Result<Counts> {
+pub(crate) fn cri(programs: &Path, filter: Option<&str>, machine: VmKind) -> Result<Counts> {
     let (mut cpio, binaries) = payload(&kernel::CRI[..1], programs)?;
     let scratch = tempfile::Builder::new().prefix("gantry-vm-").tempdir()?;
     for (program, name) in [(Programs::suite()?, "cri"), (Programs::tour()?, "tour")] {
@@ -214,7 +214,7 @@ pub(crate) fn cri(programs: &Path, filter: Option<&str>, machine: Machine) -> Re
 }
 
 /// The tier of failpoints, which looks for places in the source.
-pub(crate) fn failpoints(programs: &Path, filter: Option<&str>, machine: Machine) -> Result<Counts> {
+pub(crate) fn failpoints(programs: &Path, filter: Option<&str>, machine: VmKind) -> Result<Counts> {
     let (mut cpio, binaries) = payload(&kernel::FAILPOINTS, programs)?;
     let scratch = tempfile::Builder::new().prefix("gantry-vm-").tempdir()?;
     for program in ["gantry"].iter().chain(&BESIDE) {
@@ -244,7 +244,7 @@ fn script(binaries: &[String], filters: &[String]) -> String {
 /// Pods, a power cut, a look at what is left; then the same with a clean reboot.
 pub(crate) fn reboots(programs: &Path) -> Result<Counts> {
     let (cpio, _) = payload(&kernel::REBOOT, programs)?;
-    let disk = Disk::new()?;
+    let disk = VmDisk::new()?;
     let half = |name: &str| format!("/gantry/reboot --test-threads=1 {name}::");
     let before = half("before");
     // The first half leaves pods behind on purpose; what the second one leaves is a leak.
@@ -254,7 +254,7 @@ pub(crate) fn reboots(programs: &Path) -> Result<Counts> {
         [(before.clone(), End::Hard), (format!("{after} && {before}"), End::Clean), (after, End::Off)]
     {
         println!("--- a boot that ends {end:?}: {script}");
-        counts += checked_boot(cpio.clone(), &script, Machine::Small, Some(&disk), end)?;
+        counts += checked_boot(cpio.clone(), &script, VmKind::Small, Some(&disk), end)?;
         // What comes next would look for what was never made.
         if counts.failed > 0 {
             break;
@@ -264,7 +264,13 @@ pub(crate) fn reboots(programs: &Path) -> Result<Counts> {
 }
 
 /// A boot whose every end but success is a failed test.
-fn checked_boot(cpio: Cpio, script: &str, machine: Machine, disk: Option<&Disk>, end: End) -> Result<Counts> {
+fn checked_boot(
+    cpio: Cpio,
+    script: &str,
+    machine: VmKind,
+    disk: Option<&VmDisk>,
+    end: End,
+) -> Result<Counts> {
     let vm = format!("export {}=/gantry {}=vm RUST_BACKTRACE=1\n", place::BIN_DIR, place::OUTER_NETNS);
     let (mut counts, code) = boot(cpio, &format!("{vm}{script}\n"), machine, disk, end)?;
     if code != Some(0) && counts.failed == 0 {
@@ -346,8 +352,8 @@ fn add_program(cpio: &mut Cpio, from: &Path, to: &str, scratch: &Path) -> Result
 fn boot(
     mut cpio: Cpio,
     command: &str,
-    machine: Machine,
-    disk: Option<&Disk>,
+    machine: VmKind,
+    disk: Option<&VmDisk>,
     end: End,
 ) -> Result<(Counts, Option<i32>)> {
     let kernel = kernel_package::fetch(machine.kernel())?;
@@ -368,15 +374,15 @@ fn boot(
     }
     cpio.copy(authorities, "/etc/ssl/certs/ca-certificates.crt", 0o644)?;
     let append = match machine {
-        Machine::Small => {
+        VmKind::Small => {
             cpio.file("/init", 0o755, INIT.as_bytes())?;
             cpio.file("/stage2", 0o755, STAGE2.as_bytes())?;
             ""
         }
-        Machine::Systemd | Machine::Hybrid => {
+        VmKind::Systemd | VmKind::Hybrid => {
             cpio.file("/init", 0o755, systemd::INIT.as_bytes())?;
             systemd::add(&mut cpio)?;
-            if machine == Machine::Hybrid { systemd::APPEND_HYBRID } else { systemd::APPEND }
+            if machine == VmKind::Hybrid { systemd::APPEND_HYBRID } else { systemd::APPEND }
         }
     };
     cpio.file("/gantry/command", 0o644, command.as_bytes())?;
@@ -397,7 +403,7 @@ fn boot(
     Ok((counts, code))
 }
 
-fn qemu(kernel: &Kernel, initrd: &Path, append: &str, disk: Option<&Disk>) -> Command {
+fn qemu(kernel: &Kernel, initrd: &Path, append: &str, disk: Option<&VmDisk>) -> Command {
     let mut qemu = Command::new("timeout");
     // cx16=off: after a cmpxchg16b qemu 7.2's flags are wrong, and the allocator of Linux 6.12 goes by them into a
     // double fault. no_timer_check: on a busy host the kernel's look at its timer comes too late, and it would not boot.

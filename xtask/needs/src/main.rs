@@ -16,7 +16,7 @@ use gantry_needs::{exists, missing, path, uses};
 
 /// What the command line says, as far as it matters here.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Asked {
+struct CommandLine {
     task: String,
     tiers: Vec<String>,
     full: bool,
@@ -25,9 +25,10 @@ struct Asked {
     help: bool,
 }
 
-impl Asked {
-    fn read(words: &[String]) -> Asked {
-        let mut asked = Asked { task: words.first().cloned().unwrap_or_default(), ..Asked::default() };
+impl CommandLine {
+    fn read(words: &[String]) -> CommandLine {
+        let mut asked =
+            CommandLine { task: words.first().cloned().unwrap_or_default(), ..CommandLine::default() };
         let mut words = words.iter().skip(1);
         while let Some(word) = words.next() {
             match word.as_str() {
@@ -54,7 +55,7 @@ impl Asked {
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let text: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    match start(&Asked::read(&text), &words) {
+    match start(&CommandLine::read(&text), &words) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error}");
@@ -64,7 +65,7 @@ fn main() -> ExitCode {
 }
 
 /// Looks, installs, and hands over.
-fn start(asked: &Asked, words: &[OsString]) -> Result<ExitCode, String> {
+fn start(asked: &CommandLine, words: &[OsString]) -> Result<ExitCode, String> {
     if asked.help {
         return Err(format!("start cargo: {}", xtask(words).exec()));
     }
@@ -139,8 +140,8 @@ fn cargo() -> OsString {
 mod tests {
     use super::*;
 
-    fn read(line: &str) -> Asked {
-        Asked::read(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    fn read(line: &str) -> CommandLine {
+        CommandLine::read(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
     #[test]

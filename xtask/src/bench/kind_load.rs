@@ -20,7 +20,7 @@ const LAYERS: u64 = 5;
 const LAYER: usize = 60_000_000;
 
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Asked {
+pub(crate) struct KindLoadArgs {
     /// Loads onto each node, each way
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..))]
     rounds: u8,
@@ -45,7 +45,7 @@ impl Way {
 }
 
 /// Makes the cluster, loads, prints the table, takes the cluster away.
-pub(crate) fn run(asked: &Asked) -> Result<()> {
+pub(crate) fn run(asked: &KindLoadArgs) -> Result<()> {
     sh::require_root("a kind cluster")?;
     let own = kind::programs_of(true)?;
     let (upstream, gantry) = (kind::upstream_image(&own)?, kind::node_image(&own)?);

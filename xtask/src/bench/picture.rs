@@ -18,10 +18,10 @@ text{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',mon
 @media(prefers-color-scheme:dark){text{fill:#e6edf3}.bg{fill:#0d1117}.own{fill:#4493f8}.peer{fill:#6e7681}}";
 
 /// What was measured, and seconds by side.
-pub(super) type Group = (String, Vec<(String, f64)>);
+pub(super) type BarGroup = (String, Vec<(String, f64)>);
 
 /// The whole document. Each group has an axis of its own, since an image of 2 GB would leave nothing of the others.
-pub(super) fn bars(title: &str, groups: &[Group]) -> String {
+pub(super) fn bars(title: &str, groups: &[BarGroup]) -> String {
     let height = TOP + groups.iter().map(|(_, rows)| HEAD + rows.len() * BAR + GAP).sum::<usize>();
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" viewBox=\"0 0 {WIDTH} {height}\">\

@@ -14,7 +14,7 @@ use crate::cell::Cell;
 use crate::{build, cluster, sh};
 
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Asked {
+pub(crate) struct PodsBenchArgs {
     /// How many pods at once, one size after the other
     #[arg(long, value_delimiter = ',', default_value = "1,10,30,100")]
     pods: Vec<usize>,
@@ -29,7 +29,7 @@ pub(crate) struct Asked {
     built: Option<PathBuf>,
 }
 
-impl Asked {
+impl PodsBenchArgs {
     fn words(&self) -> Vec<String> {
         let sizes: Vec<String> = self.pods.iter().map(ToString::to_string).collect();
         let alone = self.alone.then(|| "--alone".to_owned());
@@ -41,7 +41,7 @@ impl Asked {
 }
 
 /// Builds everything, then runs the other half in a place of its own.
-pub(crate) fn outside(asked: &Asked) -> Result<()> {
+pub(crate) fn outside(asked: &PodsBenchArgs) -> Result<()> {
     sh::require_root("the bench")?;
     let programs = match &asked.built {
         Some(programs) => std::path::absolute(programs)?,
@@ -58,7 +58,7 @@ pub(crate) fn outside(asked: &Asked) -> Result<()> {
 }
 
 /// The bench itself.
-pub(crate) fn inside(asked: &Asked) -> Result<()> {
+pub(crate) fn inside(asked: &PodsBenchArgs) -> Result<()> {
     let wanted = PodsAsked { sizes: asked.pods.clone(), rounds: asked.rounds };
     super::show_machine();
     let peer = (!asked.alone).then_some(NodeUnderTest::Upstream);

@@ -11,14 +11,14 @@ use gantry_tests::pulls::{
     self, ImageShape, LinkLimits, Packing, Pull, PullBenchOptions, PullSeries, PullTable, ReplayStep, SHAPES,
 };
 
-use super::picture::{self, Group};
+use super::picture::{self, BarGroup};
 use crate::cell::Cell;
 use crate::{build, sh};
 
 const FROM_AFAR: &str = "from afar: 200 Mbit/s a connection, 1 Gbit/s in all, 20 ms; medians, in seconds";
 
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Asked {
+pub(crate) struct PullBenchArgs {
     /// Shapes of images: nginx-alpine, nginx, python, small (60 layers), giant (2 GB)
     #[arg(long, value_delimiter = ',', default_value = "nginx-alpine,nginx,python")]
     image: Vec<String>,
@@ -55,7 +55,7 @@ pub(crate) struct Asked {
 }
 
 /// Builds and fetches everything, then runs the other half in new namespaces.
-pub(crate) fn outside(asked: &Asked) -> Result<()> {
+pub(crate) fn outside(asked: &PullBenchArgs) -> Result<()> {
     sh::require_root("the bench")?;
     asked.wanted()?;
     let programs = match &asked.built {
@@ -76,7 +76,7 @@ pub(crate) fn outside(asked: &Asked) -> Result<()> {
 }
 
 /// The bench itself.
-pub(crate) fn inside(asked: &Asked) -> Result<()> {
+pub(crate) fn inside(asked: &PullBenchArgs) -> Result<()> {
     let wanted = asked.wanted()?;
     super::show_machine();
     if asked.replay {
@@ -94,12 +94,12 @@ pub(crate) fn inside(asked: &Asked) -> Result<()> {
     asked.keep(&tables)
 }
 
-fn groups(tables: &[PullTable]) -> Vec<Group> {
+fn groups(tables: &[PullTable]) -> Vec<BarGroup> {
     let row = |row: &PullSeries| (row.side.clone(), middle(row, |pull| pull.usable));
     tables.iter().map(|table| (table.image.name.clone(), table.rows.iter().map(row).collect())).collect()
 }
 
-fn groups_of(steps: &[ReplayStep]) -> Vec<Group> {
+fn groups_of(steps: &[ReplayStep]) -> Vec<BarGroup> {
     let rows =
         |step: &ReplayStep| step.rows.iter().map(|(side, all)| (side.clone(), median(all.clone()))).collect();
     steps.iter().map(|step| (step.name.to_owned(), rows(step))).collect()
@@ -111,8 +111,8 @@ fn place_of(wanted: &PullBenchOptions) -> String {
     format!("{line}; page cache {}", if wanted.cold { "cold" } else { "warm" })
 }
 
-impl Asked {
-    fn draw(&self, title: &str, groups: &[Group]) -> Result<()> {
+impl PullBenchArgs {
+    fn draw(&self, title: &str, groups: &[BarGroup]) -> Result<()> {
         let Some(file) = &self.svg else { return Ok(()) };
         std::fs::write(file, picture::bars(title, groups)).with_context(|| file.display().to_string())
     }

@@ -13,19 +13,19 @@ use gantry_tests::cluster::audit::{self, AuditedRequest};
 pub(crate) const LOG: &str = "audit.log";
 
 /// A node's requests.
-pub(super) struct Asked {
+pub(super) struct NodeRequests {
     requests: Vec<AuditedRequest>,
     /// What none may earn
     pub(super) wrongs: Vec<String>,
 }
 
-pub(super) fn read(log: &Path) -> Result<Asked> {
+pub(super) fn read(log: &Path) -> Result<NodeRequests> {
     let requests = audit::requests(log, 0, &format!("system:node:{NODE}"))?;
     let wrongs = audit::wrongs(&requests);
-    Ok(Asked { requests, wrongs })
+    Ok(NodeRequests { requests, wrongs })
 }
 
-impl Asked {
+impl NodeRequests {
     pub(super) fn markdown(&self) -> String {
         let of_pods: Vec<&AuditedRequest> = self.requests.iter().filter(|one| one.is_of_a_pod()).collect();
         let status =

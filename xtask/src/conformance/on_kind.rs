@@ -8,9 +8,9 @@ use gantry_tests::cluster::images;
 
 use super::call::{Called, e2e_flags, ginkgo};
 use super::suites::{Choice, Suite};
-use super::{Name, Run, Wanted, attempts};
+use super::{Name, SuiteRun, Wanted, attempts};
 use crate::cluster::{KubeletName, RuntimeName};
-use crate::kind::registry::Served;
+use crate::kind::registry::RunningRegistry;
 use crate::kind::{self, Bed};
 use crate::summary::Counts;
 
@@ -30,7 +30,7 @@ pub(super) fn run(wanted: &Wanted, suite: &Suite, own: &Path, folder: &Path) -> 
 }
 
 fn specs(bed: &Bed, wanted: &Wanted, suite: &Suite, folder: &Path) -> Result<()> {
-    let served = Served::start(bed, &images::store()?)?;
+    let served = RunningRegistry::start(bed, &images::store()?)?;
     for node in [bed.control_plane(), format!("{CLUSTER}-worker")] {
         served.mirror(bed, &node)?;
     }
@@ -50,7 +50,7 @@ fn specs(bed: &Bed, wanted: &Wanted, suite: &Suite, folder: &Path) -> Result<()>
         };
         let run = tempfile::Builder::new().prefix("gc-").tempdir()?;
         let ended = ginkgo(bed.command()?, &called, run.path(), "e2e.test", &e2e_flags(&kubeconfig, folder)?);
-        Run::read(folder, ended)
+        SuiteRun::read(folder, ended)
     };
     let (table, wrongs) = attempts(wanted, suite, folder, attempt)?;
     let text = table.markdown();

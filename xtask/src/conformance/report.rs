@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 /// How a spec ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum SpecOutcome {
     Passed,
     Failed,
     /// It ran into its own reason not to
@@ -19,12 +19,12 @@ pub(super) enum Outcome {
 
 /// One spec.
 #[derive(Debug, Clone)]
-pub(super) struct Spec {
+pub(super) struct SpecResult {
     /// Its outermost container's text.
     pub(super) group: String,
     /// All its texts.
     pub(super) name: String,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: SpecOutcome,
     pub(super) seconds: f64,
     /// The first line of what failed.
     pub(super) said: String,
@@ -32,7 +32,7 @@ pub(super) struct Spec {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Report {
+struct GinkgoReport {
     #[serde(default)]
     spec_reports: Option<Vec<Single>>,
 }
@@ -47,37 +47,38 @@ struct Single {
     state: String,
     run_time: u64,
     #[serde(default)]
-    failure: Failure,
+    failure: GinkgoFailure,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Failure {
+struct GinkgoFailure {
     #[serde(default)]
     message: String,
 }
 
 /// Reads Ginkgo's report. Specs that were not chosen are in it as skipped without having run; they are left out. A node
 /// that is not a spec counts only when it failed, since then none of the specs ran.
-pub(super) fn read(path: &Path) -> Result<Vec<Spec>> {
+pub(super) fn read(path: &Path) -> Result<Vec<SpecResult>> {
     let bytes =
         std::fs::read(path).with_context(|| format!("the suite left no report: {}", path.display()))?;
-    let reports: Vec<Report> = serde_json::from_slice(&bytes).with_context(|| path.display().to_string())?;
+    let reports: Vec<GinkgoReport> =
+        serde_json::from_slice(&bytes).with_context(|| path.display().to_string())?;
     let singles = reports.into_iter().filter_map(|report| report.spec_reports).flatten();
     Ok(singles.filter_map(Single::spec).collect())
 }
 
 impl Single {
-    fn spec(self) -> Option<Spec> {
+    fn spec(self) -> Option<SpecResult> {
         let texts = self.container_hierarchy_texts.unwrap_or_default();
         let outcome = match self.state.as_str() {
-            "passed" => Outcome::Passed,
+            "passed" => SpecOutcome::Passed,
             // Skipped by a filter it has not even begun.
             "skipped" | "pending" if self.failure.message.is_empty() => return None,
-            "skipped" | "pending" => Outcome::Skipped,
-            _ => Outcome::Failed,
+            "skipped" | "pending" => SpecOutcome::Skipped,
+            _ => SpecOutcome::Failed,
         };
-        if self.leaf_node_type != "It" && outcome != Outcome::Failed {
+        if self.leaf_node_type != "It" && outcome != SpecOutcome::Failed {
             return None;
         }
         let group = texts.first().cloned().unwrap_or_else(|| format!("[{}]", self.leaf_node_type));
@@ -86,33 +87,33 @@ impl Single {
         let said = self.failure.message.lines().next().unwrap_or_default().to_owned();
         #[expect(clippy::cast_precision_loss, reason = "seconds, for people")]
         let seconds = self.run_time as f64 / 1e9;
-        Some(Spec { group, name, outcome, seconds, said })
+        Some(SpecResult { group, name, outcome, seconds, said })
     }
 }
 
 /// Reads a peer's list: outcome, seconds, name, parted by tabs.
-pub(super) fn peer(path: &Path) -> Result<Vec<Spec>> {
+pub(super) fn peer(path: &Path) -> Result<Vec<SpecResult>> {
     let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    let line = |line: &str| -> Option<Spec> {
+    let line = |line: &str| -> Option<SpecResult> {
         let mut words = line.splitn(3, '\t');
         let outcome = match words.next()? {
-            "passed" => Outcome::Passed,
-            "failed" => Outcome::Failed,
-            "skipped" => Outcome::Skipped,
+            "passed" => SpecOutcome::Passed,
+            "failed" => SpecOutcome::Failed,
+            "skipped" => SpecOutcome::Skipped,
             _ => return None,
         };
         let seconds = words.next()?.parse().ok()?;
         let name = words.next()?.to_owned();
-        Some(Spec { group: String::new(), name, outcome, seconds, said: String::new() })
+        Some(SpecResult { group: String::new(), name, outcome, seconds, said: String::new() })
     };
-    let specs: Option<Vec<Spec>> = text.lines().map(line).collect();
+    let specs: Option<Vec<SpecResult>> = text.lines().map(line).collect();
     specs.with_context(|| format!("{}: not a list of outcome, seconds and name", path.display()))
 }
 
 /// All of it, sorted.
 #[derive(Debug)]
-pub(super) struct Table {
-    groups: BTreeMap<String, Group>,
+pub(super) struct SpecTable {
+    groups: BTreeMap<String, SpecGroup>,
     /// Name and what was said.
     failed: Vec<(String, String)>,
     /// Passed on the peer and failed, skipped or not here: what counts.
@@ -124,17 +125,17 @@ pub(super) struct Table {
 }
 
 #[derive(Debug, Default)]
-struct Group {
+struct SpecGroup {
     passed: usize,
     failed: usize,
     skipped: usize,
     seconds: f64,
 }
 
-impl Table {
+impl SpecTable {
     /// `expected` are names that must have run.
-    pub(super) fn new(specs: Vec<Spec>, peer: &[Spec], expected: &[&str]) -> Self {
-        let peer: BTreeMap<&str, Outcome> =
+    pub(super) fn new(specs: Vec<SpecResult>, peer: &[SpecResult], expected: &[&str]) -> Self {
+        let peer: BTreeMap<&str, SpecOutcome> =
             peer.iter().map(|spec| (spec.name.as_str(), spec.outcome)).collect();
         let mut table = Self {
             groups: BTreeMap::new(),
@@ -149,21 +150,21 @@ impl Table {
             let group = table.groups.entry(spec.group).or_default();
             group.seconds += spec.seconds;
             match spec.outcome {
-                Outcome::Passed => group.passed += 1,
-                Outcome::Failed => group.failed += 1,
-                Outcome::Skipped => group.skipped += 1,
+                SpecOutcome::Passed => group.passed += 1,
+                SpecOutcome::Failed => group.failed += 1,
+                SpecOutcome::Skipped => group.skipped += 1,
             }
             match (spec.outcome, peer.get(spec.name.as_str())) {
-                (Outcome::Passed, _) => {}
-                (_, Some(Outcome::Passed)) | (Outcome::Failed, None) => {
+                (SpecOutcome::Passed, _) => {}
+                (_, Some(SpecOutcome::Passed)) | (SpecOutcome::Failed, None) => {
                     table.worse.insert(spec.name.clone());
                 }
-                (Outcome::Failed, Some(_)) => {
+                (SpecOutcome::Failed, Some(_)) => {
                     table.as_peer.insert(spec.name.clone());
                 }
-                (Outcome::Skipped, _) => {}
+                (SpecOutcome::Skipped, _) => {}
             }
-            if spec.outcome != Outcome::Passed {
+            if spec.outcome != SpecOutcome::Passed {
                 table.failed.push((spec.name, spec.said));
             }
         }
@@ -179,8 +180,8 @@ impl Table {
     }
 
     /// Another run of what was worse: what passed in it is worse no more.
-    pub(super) fn again(&mut self, specs: &[Spec]) {
-        for spec in specs.iter().filter(|spec| spec.outcome == Outcome::Passed) {
+    pub(super) fn again(&mut self, specs: &[SpecResult]) {
+        for spec in specs.iter().filter(|spec| spec.outcome == SpecOutcome::Passed) {
             if self.worse.remove(&spec.name) {
                 self.alone.insert(spec.name.clone());
             }
@@ -197,9 +198,9 @@ impl Table {
     pub(super) fn markdown(&self) -> String {
         let mut text =
             String::from("| group | passed | failed | skipped | seconds |\n|---|---|---|---|---|\n");
-        let mut total = Group::default();
+        let mut total = SpecGroup::default();
         for (name, group) in &self.groups {
-            let Group { passed, failed, skipped, seconds } = group;
+            let SpecGroup { passed, failed, skipped, seconds } = group;
             // A string takes everything.
             let _ = writeln!(text, "| {name} | {passed} | {failed} | {skipped} | {seconds:.0} |");
             total.passed += passed;
@@ -207,7 +208,7 @@ impl Table {
             total.skipped += skipped;
             total.seconds += seconds;
         }
-        let Group { passed, failed, skipped, seconds } = total;
+        let SpecGroup { passed, failed, skipped, seconds } = total;
         let _ = writeln!(text, "| **all** | {passed} | {failed} | {skipped} | {seconds:.0} |");
         let _ = writeln!(text, "\n{} specs are worse than on the peer.", self.worse.len());
         for (name, said) in &self.failed {
@@ -227,46 +228,49 @@ impl Table {
 mod tests {
     use super::*;
 
-    fn spec(name: &str, outcome: Outcome) -> Spec {
-        Spec { group: "g".into(), name: name.into(), outcome, seconds: 1.0, said: String::new() }
+    fn spec(name: &str, outcome: SpecOutcome) -> SpecResult {
+        SpecResult { group: "g".into(), name: name.into(), outcome, seconds: 1.0, said: String::new() }
     }
 
     #[test]
     fn skipped_and_missing_count_as_failed_where_the_peer_passes() {
         let names = ["a", "b", "c", "d"];
-        let mut peer: Vec<Spec> = names.iter().map(|name| spec(name, Outcome::Passed)).collect();
-        peer.push(spec("known", Outcome::Failed));
+        let mut peer: Vec<SpecResult> = names.iter().map(|name| spec(name, SpecOutcome::Passed)).collect();
+        peer.push(spec("known", SpecOutcome::Failed));
         let ours = vec![
-            spec("a", Outcome::Passed),
-            spec("b", Outcome::Failed),
-            spec("c", Outcome::Skipped),
-            spec("known", Outcome::Failed),
+            spec("a", SpecOutcome::Passed),
+            spec("b", SpecOutcome::Failed),
+            spec("c", SpecOutcome::Skipped),
+            spec("known", SpecOutcome::Failed),
         ];
-        let table = Table::new(ours, &peer, &names);
+        let table = SpecTable::new(ours, &peer, &names);
         assert_eq!(table.worse.iter().collect::<Vec<_>>(), ["b", "c", "d"]);
         assert!(!table.is_green());
-        let fine =
-            Table::new(vec![spec("a", Outcome::Passed), spec("known", Outcome::Failed)], &peer, &["a"]);
+        let fine = SpecTable::new(
+            vec![spec("a", SpecOutcome::Passed), spec("known", SpecOutcome::Failed)],
+            &peer,
+            &["a"],
+        );
         assert!(fine.is_green());
         assert!(fine.markdown().contains("| **all** | 1 | 1 | 0 | 2 |"), "{}", fine.markdown());
     }
 
     #[test]
     fn what_passes_when_it_runs_again_alone_is_not_worse() {
-        let peer = ["a", "b", "c"].map(|name| spec(name, Outcome::Passed));
-        let first = ["a", "b", "c"].map(|name| spec(name, Outcome::Failed));
-        let mut table = Table::new(first.to_vec(), &peer, &[]);
-        table.again(&[spec("a", Outcome::Passed), spec("b", Outcome::Skipped)]);
+        let peer = ["a", "b", "c"].map(|name| spec(name, SpecOutcome::Passed));
+        let first = ["a", "b", "c"].map(|name| spec(name, SpecOutcome::Failed));
+        let mut table = SpecTable::new(first.to_vec(), &peer, &[]);
+        table.again(&[spec("a", SpecOutcome::Passed), spec("b", SpecOutcome::Skipped)]);
         assert_eq!(table.worse().collect::<Vec<_>>(), ["b", "c"]);
         let text = table.markdown();
         assert!(text.contains("- a (passed when it ran again, alone)"), "{text}");
-        table.again(&[spec("b", Outcome::Passed), spec("c", Outcome::Passed)]);
+        table.again(&[spec("b", SpecOutcome::Passed), spec("c", SpecOutcome::Passed)]);
         assert!(table.is_green());
     }
 
     #[test]
     fn a_run_without_specs_is_not_green() {
-        assert!(!Table::new(Vec::new(), &[], &[]).is_green());
+        assert!(!SpecTable::new(Vec::new(), &[], &[]).is_green());
     }
 
     #[test]
@@ -294,10 +298,10 @@ mod tests {
         assert_eq!(
             seen,
             [
-                (Outcome::Passed, ""),
-                (Outcome::Skipped, "no GPU"),
-                (Outcome::Failed, "late"),
-                (Outcome::Failed, "no API"),
+                (SpecOutcome::Passed, ""),
+                (SpecOutcome::Skipped, "no GPU"),
+                (SpecOutcome::Failed, "late"),
+                (SpecOutcome::Failed, "no API"),
             ]
         );
         assert_eq!(

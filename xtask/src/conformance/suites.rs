@@ -113,7 +113,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::conformance::report::{self, Outcome};
+    use crate::conformance::report::{self, SpecOutcome};
     use crate::sh;
 
     fn suites() -> Suites {
@@ -127,7 +127,7 @@ mod tests {
             let peer = report::peer(&sh::root().join(&suite.peer)).unwrap();
             let passed: BTreeSet<_> = peer
                 .iter()
-                .filter(|spec| spec.outcome == Outcome::Passed)
+                .filter(|spec| spec.outcome == SpecOutcome::Passed)
                 .map(|spec| spec.name.as_str())
                 .collect();
             let mut seen = BTreeSet::new();

@@ -35,7 +35,7 @@ const LINKS: [(&str, &str); 6] = [
 
 /// What an entry is, and its mode.
 #[derive(Debug)]
-enum Kind {
+enum TarballEntry {
     File(Vec<u8>, u32),
     Link(&'static str),
 }
@@ -57,12 +57,12 @@ pub(super) fn of(
         header.set_uid(0);
         header.set_gid(0);
         match kind {
-            Kind::File(bytes, mode) => {
+            TarballEntry::File(bytes, mode) => {
                 header.set_mode(mode);
                 header.set_size(u64::try_from(bytes.len())?);
                 archive.append_data(&mut header, &name, bytes.as_slice())
             }
-            Kind::Link(to) => {
+            TarballEntry::Link(to) => {
                 header.set_mode(0o777);
                 header.set_size(0);
                 header.set_entry_type(EntryType::Symlink);
@@ -75,20 +75,27 @@ pub(super) fn of(
 }
 
 /// By name.
-fn entries(programs: &Path, share: &[(String, Vec<u8>)], checkout: &Path) -> Result<BTreeMap<String, Kind>> {
+fn entries(
+    programs: &Path,
+    share: &[(String, Vec<u8>)],
+    checkout: &Path,
+) -> Result<BTreeMap<String, TarballEntry>> {
     let read = |path: &Path| fs::read(path).with_context(|| format!("read {}", path.display()));
     let mut entries = BTreeMap::new();
     for name in crate::build::SHIPPED {
-        entries.insert(name.to_owned(), Kind::File(read(&programs.join(name))?, 0o755));
+        entries.insert(name.to_owned(), TarballEntry::File(read(&programs.join(name))?, 0o755));
     }
-    entries.insert("gantry.cdx.json".to_owned(), Kind::File(read(&programs.join("gantry.cdx.json"))?, 0o644));
+    entries.insert(
+        "gantry.cdx.json".to_owned(),
+        TarballEntry::File(read(&programs.join("gantry.cdx.json"))?, 0o644),
+    );
     for (from, to) in FILES {
-        entries.insert(to.to_owned(), Kind::File(read(&checkout.join(from))?, 0o644));
+        entries.insert(to.to_owned(), TarballEntry::File(read(&checkout.join(from))?, 0o644));
     }
     for (path, bytes) in share {
-        entries.insert(format!("share/{path}"), Kind::File(bytes.clone(), 0o644));
+        entries.insert(format!("share/{path}"), TarballEntry::File(bytes.clone(), 0o644));
     }
-    entries.extend(LINKS.map(|(name, to)| (name.to_owned(), Kind::Link(to))));
+    entries.extend(LINKS.map(|(name, to)| (name.to_owned(), TarballEntry::Link(to))));
     Ok(entries)
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::machine::Machine;
+use super::machine::QemuMachine;
 
 /// A kind of thing, the script that lists it, a line for each, and how a difference counts.
 const LOOKS: [(&str, &str, Compare); 8] = [
@@ -78,7 +78,7 @@ impl Seen {
     ///
     /// # Errors
     /// When a look fails.
-    pub(super) fn now(machine: &Machine<'_>) -> Result<Self> {
+    pub(super) fn now(machine: &QemuMachine<'_>) -> Result<Self> {
         let mut script = String::new();
         for (kind, look, _) in LOOKS {
             script.push_str(&format!("echo '{HEAD}{kind}'\n{look}\n"));

@@ -34,7 +34,7 @@ pub(super) fn brought(folder: &Path) -> PathBuf {
 
 /// A machine that runs.
 #[derive(Debug)]
-pub(super) struct Machine<'a> {
+pub(super) struct QemuMachine<'a> {
     bed: &'a Bed,
     /// nsenter, whose child qemu ends with it.
     qemu: Child,
@@ -45,7 +45,7 @@ pub(super) struct Machine<'a> {
     pub(super) address: String,
 }
 
-impl<'a> Machine<'a> {
+impl<'a> QemuMachine<'a> {
     /// Boots a copy of that disk, until ssh answers.
     ///
     /// # Errors
@@ -183,7 +183,7 @@ impl<'a> Machine<'a> {
     }
 }
 
-impl Drop for Machine<'_> {
+impl Drop for QemuMachine<'_> {
     fn drop(&mut self) {
         // Where it has ended, both are refused, and nothing is left to do.
         let _ended = self.qemu.kill().and_then(|()| self.qemu.wait());

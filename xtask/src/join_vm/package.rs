@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::machine::THERE;
-use super::{NODE, Stage};
+use super::{JoinVmFixture, NODE};
 use crate::kind::pods;
 use crate::sh;
 
@@ -44,18 +44,18 @@ pub(super) fn write(deb: &Path, to: &Path) -> Result<String> {
     Ok(later)
 }
 
-pub(super) fn install(stage: &mut Stage<'_>) -> Result<()> {
-    let machine = stage.machine()?;
+pub(super) fn install(fixture: &mut JoinVmFixture<'_>) -> Result<()> {
+    let machine = fixture.machine()?;
     machine.run(&format!("{APT} install {}", there(FIRST)))?;
     let said = machine.run("systemctl is-active gantry.service; gantry version")?;
     println!("{said}");
     Ok(())
 }
 
-pub(super) fn upgrade(stage: &mut Stage<'_>) -> Result<()> {
-    let (bed, version) = (stage.bed, stage.later.clone());
+pub(super) fn upgrade(fixture: &mut JoinVmFixture<'_>) -> Result<()> {
+    let (bed, version) = (fixture.bed, fixture.later.clone());
     let pods_before = pods::containers(bed, NODE)?;
-    let machine = stage.machine()?;
+    let machine = fixture.machine()?;
     let before = machine.run(MONITORS)?;
     ensure!(before.lines().count() >= pods_before.lines().count(), "monitors: {before}\npods: {pods_before}");
     machine.run(&format!("{APT} install {}", there(LATER)))?;
@@ -65,13 +65,13 @@ pub(super) fn upgrade(stage: &mut Stage<'_>) -> Result<()> {
     let boot = machine.boot_id()?;
     let after = machine.run(MONITORS)?;
     ensure!(before == after, "the monitors before:\n{before}\nand after:\n{after}");
-    stage.nodes(|it| it.await_ready(&boot).and_then(|()| it.by_name()))?;
+    fixture.nodes(|it| it.await_ready(&boot).and_then(|()| it.by_name()))?;
     let pods_after = pods::containers(bed, NODE)?;
     ensure!(pods_before == pods_after, "the containers before:\n{pods_before}\nand after:\n{pods_after}");
     Ok(())
 }
 
-pub(super) fn purge(stage: &mut Stage<'_>) -> Result<()> {
-    println!("{}", stage.machine()?.run(&format!("{APT} purge gantry"))?);
+pub(super) fn purge(fixture: &mut JoinVmFixture<'_>) -> Result<()> {
+    println!("{}", fixture.machine()?.run(&format!("{APT} purge gantry"))?);
     Ok(())
 }

@@ -13,9 +13,9 @@ use gantry_tests::cluster::programs::{self, Set};
 use gantry_tests::image::{Image, Layer};
 
 use super::network::TAP;
-use super::{NODE, Stage, Step, package, steps};
+use super::{JoinVmFixture, JoinVmStep, NODE, package, steps};
 use crate::kind::pods::{WAIT, containers};
-use crate::kind::registry::{Filling, Served};
+use crate::kind::registry::{Filling, RunningRegistry};
 use crate::kind::{self, web};
 use crate::summary::Counts;
 use crate::{dist, sh, vagrant_box};
@@ -28,7 +28,7 @@ const WITHOUT_NETWORK: Duration = Duration::from_secs(300);
 /// Bytes of a layer that gzip makes no smaller.
 const LAYER: usize = 3 << 20;
 
-const STEPS: [Step; 6] = [
+const STEPS: [JoinVmStep; 6] = [
     ("power-cuts: the machine boots and answers by ssh", steps::boot),
     ("power-cuts: apt-get install starts the runtime", package::install),
     ("power-cuts: Vagrant's script joins the cluster, and the node becomes ready", steps::join),
@@ -49,11 +49,12 @@ pub(crate) fn tests() -> Result<Counts> {
     programs::build(&[Set::Metrics])?;
     let store = fill(&own)?;
     kind::on_cluster("power-cuts", "power-cuts", &[&made], |bed| {
-        let staged = Served::start(bed, &store).and_then(|served| Ok((served, Stage::new(bed, &deb, &own)?)));
+        let staged = RunningRegistry::start(bed, &store)
+            .and_then(|served| Ok((served, JoinVmFixture::new(bed, &deb, &own)?)));
         match staged {
-            Ok((served, mut stage)) => {
-                stage.mirror = Some(served.url.clone());
-                stage.run("power-cuts", &STEPS)
+            Ok((served, mut fixture)) => {
+                fixture.mirror = Some(served.url.clone());
+                fixture.run("power-cuts", &STEPS)
             }
             Err(error) => Counts::check("power-cuts: registry and machine's files", Err(error)),
         }
@@ -83,21 +84,21 @@ fn fill(own: &Path) -> Result<PathBuf> {
     Ok(store)
 }
 
-fn cuts(stage: &mut Stage<'_>) -> Result<()> {
-    roll_out(stage, 0)?;
-    settle(stage)?;
+fn cuts(fixture: &mut JoinVmFixture<'_>) -> Result<()> {
+    roll_out(fixture, 0)?;
+    settle(fixture)?;
     for cut in 1..=CUTS {
-        apply(stage, cut)?;
+        apply(fixture, cut)?;
         // From before the first byte is pulled until after the last pod has started, in steps of 0.7 s.
         let delay = Duration::from_millis(u64::from(cut * 7 % CUTS) * 700);
         thread::sleep(delay);
-        let seen = stage.bed.kubectl(&["get", "pods", "--selector=app=storm", "--no-headers"])?;
+        let seen = fixture.bed.kubectl(&["get", "pods", "--selector=app=storm", "--no-headers"])?;
         let begin = Instant::now();
-        let boot = stage.machine()?.cut_power()?;
+        let boot = fixture.machine()?.cut_power()?;
         let booted = begin.elapsed();
-        stage.nodes(|it| it.await_ready(&boot)).with_context(|| format!("cut {cut}"))?;
+        fixture.nodes(|it| it.await_ready(&boot)).with_context(|| format!("cut {cut}"))?;
         let ready = begin.elapsed();
-        let whole = settle(stage).with_context(|| format!("cut {cut}"))?;
+        let whole = settle(fixture).with_context(|| format!("cut {cut}"))?;
         println!(
             "cut {cut:>2}, {:>4.1} s after the new images were named ({}): ssh after {} s, node ready after {} s, pods after \
              {} s; {whole}",
@@ -121,34 +122,34 @@ fn in_short(listed: &str) -> String {
     words.join(", ")
 }
 
-fn apply(stage: &Stage<'_>, round: u32) -> Result<()> {
-    let manifest = stage.folder.join("storm.yaml");
+fn apply(fixture: &JoinVmFixture<'_>, round: u32) -> Result<()> {
+    let manifest = fixture.folder.join("storm.yaml");
     fs::write(&manifest, STORM.replace("ROUND", &round.to_string()))?;
-    stage.bed.kubectl(&["apply", "--filename", manifest.to_str().context("a path")?]).map(drop)
+    fixture.bed.kubectl(&["apply", "--filename", manifest.to_str().context("a path")?]).map(drop)
 }
 
-fn roll_out(stage: &Stage<'_>, round: u32) -> Result<()> {
-    apply(stage, round)?;
-    await_rollout(stage)
+fn roll_out(fixture: &JoinVmFixture<'_>, round: u32) -> Result<()> {
+    apply(fixture, round)?;
+    await_rollout(fixture)
 }
 
-fn await_rollout(stage: &Stage<'_>) -> Result<()> {
+fn await_rollout(fixture: &JoinVmFixture<'_>) -> Result<()> {
     let words = ["rollout", "status", "deployment/storm", "--timeout=600s"];
-    stage.bed.kubectl(&words).map(drop)
+    fixture.bed.kubectl(&words).map(drop)
 }
 
 /// The pods run, those of before are gone, and the store is whole; says what it has.
-fn settle(stage: &mut Stage<'_>) -> Result<String> {
-    await_rollout(stage)?;
+fn settle(fixture: &mut JoinVmFixture<'_>) -> Result<String> {
+    await_rollout(fixture)?;
     let form = "jsonpath={.items[*].metadata.name}";
     let pods = ["kubectl", "get", "pods", "--selector=app=storm", "--output", form];
-    stage.bed.within(WAIT, "the earlier pods to go", &pods, |said| said.split_whitespace().count() == 3)?;
-    store(stage)
+    fixture.bed.within(WAIT, "the earlier pods to go", &pods, |said| said.split_whitespace().count() == 3)?;
+    store(fixture)
 }
 
-fn store(stage: &mut Stage<'_>) -> Result<String> {
+fn store(fixture: &mut JoinVmFixture<'_>) -> Result<String> {
     // It ends with 1 where anything at all is wrong with the machine: the row of the store is what counts here.
-    let said = stage.machine()?.run("gantry doctor --deep -o json || true")?;
+    let said = fixture.machine()?.run("gantry doctor --deep -o json || true")?;
     let rows: serde_json::Value = serde_json::from_str(&said).with_context(|| said.clone())?;
     let rows = rows.as_array().context("doctor's rows")?.iter().filter(|row| row["name"] == "store");
     let rows: Vec<_> = rows.collect();
@@ -156,8 +157,8 @@ fn store(stage: &mut Stage<'_>) -> Result<String> {
     Ok(rows.iter().filter_map(|row| row["seen"].as_str()).collect::<Vec<_>>().join("; "))
 }
 
-fn without_network(stage: &mut Stage<'_>) -> Result<()> {
-    let bed = stage.bed;
+fn without_network(fixture: &mut JoinVmFixture<'_>) -> Result<()> {
+    let bed = fixture.bed;
     let before = containers(bed, NODE)?;
     bed.run(&["ip", "link", "set", TAP, "down"])?;
     let begin = Instant::now();
@@ -171,30 +172,30 @@ fn without_network(stage: &mut Stage<'_>) -> Result<()> {
     seen?;
     bed.within(WAIT, "the node to be ready again", &ready, |said| said == "True")?;
     println!("ready {} s after the network came back", up.elapsed().as_secs());
-    settle(stage)?;
+    settle(fixture)?;
     let after = containers(bed, NODE)?;
     ensure!(before == after, "the containers before:\n{before}\nand after:\n{after}");
     Ok(())
 }
 
-fn wrong_clock(stage: &mut Stage<'_>) -> Result<()> {
-    let bed = stage.bed;
+fn wrong_clock(fixture: &mut JoinVmFixture<'_>) -> Result<()> {
+    let bed = fixture.bed;
     let before = containers(bed, NODE)?;
-    stage.machine()?.run("date --set '+1 hour'")?;
-    answers(stage).context("an hour ahead")?;
+    fixture.machine()?.run("date --set '+1 hour'")?;
+    answers(fixture).context("an hour ahead")?;
     // The cluster's certificates are not valid yet for who lives an hour before them: the node may be missed, its pods not.
-    stage.machine()?.run("date --set '-2 hours'")?;
+    fixture.machine()?.run("date --set '-2 hours'")?;
     thread::sleep(Duration::from_secs(60));
-    stage.machine()?.run("date --set '+1 hour'")?;
-    answers(stage).context("the right time again")?;
+    fixture.machine()?.run("date --set '+1 hour'")?;
+    answers(fixture).context("the right time again")?;
     let after = containers(bed, NODE)?;
     ensure!(before == after, "the containers before:\n{before}\nand after:\n{after}");
     Ok(())
 }
 
 /// The node's lease is renewed and the kubelet serves exec and logs.
-fn answers(stage: &mut Stage<'_>) -> Result<()> {
-    let bed = stage.bed;
+fn answers(fixture: &mut JoinVmFixture<'_>) -> Result<()> {
+    let bed = fixture.bed;
     let lease =
         ["get", "lease", "--namespace=kube-node-lease", NODE, "--output", "jsonpath={.spec.renewTime}"];
     let last = bed.kubectl(&lease)?;
@@ -207,7 +208,7 @@ fn answers(stage: &mut Stage<'_>) -> Result<()> {
     let pod = pods.lines().next().context("no pod is there")?;
     let name = bed.kubectl(&["exec", pod, "--container=one", "--", "/bin/busybox", "hostname"])?;
     ensure!(pod.ends_with(&name), "exec in {pod} is in {name}");
-    settle(stage).map(drop)
+    settle(fixture).map(drop)
 }
 
 #[cfg(test)]

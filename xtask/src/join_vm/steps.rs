@@ -7,37 +7,37 @@ use anyhow::{Context, Result, ensure};
 use gantry_tests::poll::poll;
 
 use super::before_after::Seen;
-use super::machine::{Machine, THERE, brought};
+use super::machine::{QemuMachine, THERE, brought};
 use super::network::Place;
-use super::{NODE, Stage, WAIT, package};
+use super::{JoinVmFixture, NODE, WAIT, package};
 use crate::{sh, vagrant_box};
 
-pub(super) fn boot(stage: &mut Stage<'_>) -> Result<()> {
-    let place = Place::make(stage.bed)?;
-    let machine = Machine::boot(stage.bed, &vagrant_box::files()?, &stage.folder, &place)?;
+pub(super) fn boot(fixture: &mut JoinVmFixture<'_>) -> Result<()> {
+    let place = Place::make(fixture.bed)?;
+    let machine = QemuMachine::boot(fixture.bed, &vagrant_box::files()?, &fixture.folder, &place)?;
     poll("the second card to have its address", WAIT, || match machine.run("hostname --all-ip-addresses") {
         Ok(said) if said.split_whitespace().any(|address| address == machine.address) => Ok(()),
         Ok(said) => Err(said),
         Err(error) => Err(format!("{error:#}")),
     })?;
     let before = Seen::now(&machine)?;
-    stage.booted = Some((machine, before));
+    fixture.booted = Some((machine, before));
     Ok(())
 }
 
 /// There is no registry within reach.
-pub(super) fn load_images(stage: &mut Stage<'_>) -> Result<()> {
+pub(super) fn load_images(fixture: &mut JoinVmFixture<'_>) -> Result<()> {
     let said =
-        stage.machine()?.run(&format!("for image in {THERE}/*.tar; do gantry image load $image; done"))?;
+        fixture.machine()?.run(&format!("for image in {THERE}/*.tar; do gantry image load $image; done"))?;
     println!("{said}");
     Ok(())
 }
 
 /// As Vagrant does it, by the same script.
-pub(super) fn join(stage: &mut Stage<'_>) -> Result<()> {
-    let (bed, folder) = (stage.bed, stage.folder.clone());
-    let mirror = stage.mirror.clone().unwrap_or_default();
-    let machine = stage.machine()?;
+pub(super) fn join(fixture: &mut JoinVmFixture<'_>) -> Result<()> {
+    let (bed, folder) = (fixture.bed, fixture.folder.clone());
+    let mirror = fixture.mirror.clone().unwrap_or_default();
+    let machine = fixture.machine()?;
     let facts = folder.join("facts");
     let said = bed.vagrant_script(&["facts", bed.name(), &machine.address, &mirror])?;
     fs::write(&facts, said + "\n")?;
@@ -54,17 +54,17 @@ pub(super) fn join(stage: &mut Stage<'_>) -> Result<()> {
     };
     println!("{said}");
     let boot = machine.boot_id()?;
-    stage.nodes(|it| it.await_ready(&boot))
+    fixture.nodes(|it| it.await_ready(&boot))
 }
 
-pub(super) fn deploy(stage: &mut Stage<'_>) -> Result<()> {
-    let archive = brought(&stage.folder).join("web.tar");
-    stage.nodes(|it| it.deploy(&archive))
+pub(super) fn deploy(fixture: &mut JoinVmFixture<'_>) -> Result<()> {
+    let archive = brought(&fixture.folder).join("web.tar");
+    fixture.nodes(|it| it.deploy(&archive))
 }
 
-pub(super) fn reboot(stage: &mut Stage<'_>) -> Result<()> {
-    let boot = stage.machine()?.reboot()?;
-    stage.nodes(|it| {
+pub(super) fn reboot(fixture: &mut JoinVmFixture<'_>) -> Result<()> {
+    let boot = fixture.machine()?.reboot()?;
+    fixture.nodes(|it| {
         it.await_ready(&boot)?;
         it.await_restarts(1)?;
         it.by_name()?;
@@ -72,10 +72,10 @@ pub(super) fn reboot(stage: &mut Stage<'_>) -> Result<()> {
     })
 }
 
-pub(super) fn leave(stage: &mut Stage<'_>) -> Result<()> {
-    let bed = stage.bed;
+pub(super) fn leave(fixture: &mut JoinVmFixture<'_>) -> Result<()> {
+    let bed = fixture.bed;
     bed.kubectl(&["drain", NODE, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s"])?;
-    let machine = stage.machine()?;
+    let machine = fixture.machine()?;
     println!("{}", machine.run("gantry leave --dry-run")?);
     println!("{}", machine.run("gantry leave")?);
     bed.vagrant_script(&["forget", bed.name(), NODE])?;
@@ -84,8 +84,8 @@ pub(super) fn leave(stage: &mut Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn as_before(stage: &mut Stage<'_>) -> Result<()> {
-    let (machine, before) = stage.booted.as_ref().context("the machine has not been booted")?;
+pub(super) fn as_before(fixture: &mut JoinVmFixture<'_>) -> Result<()> {
+    let (machine, before) = fixture.booted.as_ref().context("the machine has not been booted")?;
     let differences = before.compare(&Seen::now(machine)?);
     ensure!(differences.is_empty(), "{} differences:\n  {}", differences.len(), differences.join("\n  "));
     Ok(())

@@ -19,9 +19,9 @@ use crate::summary::Counts;
 const WEB: &str = include_str!("web.yaml");
 
 /// One step of the tier.
-type Step = (&'static str, fn(&Bed) -> Result<()>);
+type KindStep = (&'static str, fn(&Bed) -> Result<()>);
 
-const STEPS: [Step; 5] = [
+const STEPS: [KindStep; 5] = [
     ("kind load brings an image to both nodes", load_image),
     ("a Deployment on both nodes answers through its Service by name", deployment),
     ("exec and logs", exec_and_logs),

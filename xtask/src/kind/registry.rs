@@ -50,13 +50,13 @@ impl Filling {
 
 /// It runs. Ended when dropped.
 #[derive(Debug)]
-pub(crate) struct Served {
+pub(crate) struct RunningRegistry {
     child: Child,
     /// As a mirror is named.
     pub(crate) url: String,
 }
 
-impl Served {
+impl RunningRegistry {
     /// Starts it at the bridge of the network of kind's nodes.
     ///
     /// # Errors
@@ -97,7 +97,7 @@ impl Served {
     }
 }
 
-impl Drop for Served {
+impl Drop for RunningRegistry {
     fn drop(&mut self) {
         // Where it has ended, both are refused, and nothing is left to do.
         let _ended = self.child.kill().and_then(|()| self.child.wait());

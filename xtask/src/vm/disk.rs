@@ -13,14 +13,14 @@ const BYTES: u64 = 2 << 30;
 
 /// The disk.
 #[derive(Debug)]
-pub(super) struct Disk {
+pub(super) struct VmDisk {
     folder: tempfile::TempDir,
 }
 
-impl Disk {
+impl VmDisk {
     /// Makes an empty one.
-    pub(super) fn new() -> Result<Disk> {
-        let disk = Disk { folder: tempfile::Builder::new().prefix("gantry-disk-").tempdir()? };
+    pub(super) fn new() -> Result<VmDisk> {
+        let disk = VmDisk { folder: tempfile::Builder::new().prefix("gantry-disk-").tempdir()? };
         let path = disk.path();
         File::create(&path)
             .and_then(|file| file.set_len(BYTES))

@@ -31,7 +31,7 @@ pub(crate) fn imports(folder: &str, sources: &BTreeMap<String, String>) -> Impor
     else {
         return Imports::default();
     };
-    let mut reader = Reader { sources, exports: BTreeMap::new(), read: Imports::default() };
+    let mut reader = ImportReader { sources, exports: BTreeMap::new(), read: Imports::default() };
     let declared = Scan::of(&sources[root], &[]);
     reader.read.modules = declared.modules.iter().cloned().collect();
     // `pub use chain::Error` makes `crate::Error` a name of `chain`.
@@ -49,14 +49,14 @@ pub(crate) fn imports(folder: &str, sources: &BTreeMap<String, String>) -> Impor
     reader.read
 }
 
-struct Reader<'a> {
+struct ImportReader<'a> {
     sources: &'a BTreeMap<String, String>,
     /// Names that the crate's root hands on, by the module they come from.
     exports: BTreeMap<String, String>,
     read: Imports,
 }
 
-impl Reader<'_> {
+impl ImportReader<'_> {
     /// The file of the module at `path`, and those of the modules that it declares.
     fn file(&mut self, folder: &str, path: &[String]) {
         let file = format!("{folder}/{}.rs", path.join("/"));
