@@ -20,6 +20,8 @@ mod functions;
 mod imports;
 #[path = "tidy/links.rs"]
 mod links;
+#[path = "tidy/names.rs"]
+mod names;
 #[path = "tidy/pure.rs"]
 mod pure;
 #[path = "tidy/tokens.rs"]
