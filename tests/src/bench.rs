@@ -3,6 +3,7 @@
 //! numbers; prints nothing and keeps nothing. Called by `cargo xtask bench first`.
 
 pub mod pods;
+mod usage;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

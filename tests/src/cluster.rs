@@ -270,10 +270,12 @@ impl Cluster {
     /// # Errors
     /// When it cannot be waited for.
     pub fn stop_kubelet(&mut self) -> Result<()> {
-        match self.kubelet.take() {
-            Some(mut kubelet) => kubelet.process().stop().map(drop),
-            None => Ok(()),
+        let Some(mut kubelet) = self.kubelet.take() else { return Ok(()) };
+        kubelet.process().stop()?;
+        if kubelet.kind() == kubelet::KubeletKind::Node {
+            self.ground.runtime.take_over()?;
         }
+        Ok(())
     }
 
     /// Starts a kubelet on the same folders and socket as the one before.
@@ -293,6 +295,9 @@ impl Cluster {
             runtime: self.options.runtime,
             join: self.options.join,
         };
+        if kind == kubelet::KubeletKind::Node {
+            self.ground.runtime.give_way()?;
+        }
         self.kubelet = Some(Kubelet::start(kind, &facts, &self.pki)?);
         Ok(())
     }

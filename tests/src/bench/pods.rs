@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
+use super::usage::{NodeUsage, available_memory};
 use crate::cluster::audit::{self, AuditedRequest};
 use crate::cluster::kubectl::Kubectl;
 use crate::cluster::lives::is_ready;
@@ -40,6 +41,8 @@ pub enum NodeUnderTest {
     Upstream,
     /// Both halves of ours
     Gantry,
+    /// The same two in one process
+    OneProcess,
 }
 
 impl NodeUnderTest {
@@ -49,6 +52,7 @@ impl NodeUnderTest {
         match self {
             Self::Upstream => "kubelet + containerd",
             Self::Gantry => "gantry",
+            Self::OneProcess => "gantry node",
         }
     }
 }
@@ -65,6 +69,12 @@ pub struct PodRound {
     pub requests: BTreeMap<String, usize>,
     /// Processor time of the API server.
     pub api_server: Duration,
+    /// Processor time of the node, from the first pod's making to the last one's end.
+    pub node: Duration,
+    /// Memory of the node when all pods were ready, by program: proportional set size in kB.
+    pub memory: BTreeMap<String, u64>,
+    /// By so many kB `MemAvailable` was less then than before; it may be more.
+    pub available: i64,
 }
 
 impl PodRound {
@@ -84,6 +94,7 @@ pub fn pods(node: NodeUnderTest, asked: &PodsAsked) -> Result<Vec<PodRound>> {
     let (runtime, kubelet) = match node {
         NodeUnderTest::Upstream => (runtime::RuntimeKind::Containerd, kubelet::KubeletKind::Upstream),
         NodeUnderTest::Gantry => (runtime::RuntimeKind::Gantry, kubelet::KubeletKind::Gantry),
+        NodeUnderTest::OneProcess => (runtime::RuntimeKind::Gantry, kubelet::KubeletKind::Node),
     };
     let mut cluster = Cluster::start(ClusterOptions {
         folder: folder.path().to_owned(),
@@ -94,34 +105,47 @@ pub fn pods(node: NodeUnderTest, asked: &PodsAsked) -> Result<Vec<PodRound>> {
         outside: Outside::Closed,
         join: Join::Given,
     })?;
-    let rounds = every_round(&mut cluster, asked);
-    cluster.end().and(rounds)
+    let usage = NodeUsage::begin(&daemons(&mut cluster)?)?;
+    let rounds = every_round(&mut cluster, &usage, asked);
+    cluster.end().and(usage.end()).and(rounds)
 }
 
-fn every_round(cluster: &mut Cluster, asked: &PodsAsked) -> Result<Vec<PodRound>> {
+/// The pids of runtime and kubelet.
+fn daemons(cluster: &mut Cluster) -> Result<Vec<i32>> {
+    let kubelet = cluster.kubelet()?;
+    let mut pids = vec![kubelet.process().pid()?.as_raw_nonzero().get()];
+    if kubelet.kind() != kubelet::KubeletKind::Node {
+        pids.push(cluster.runtime().process().pid()?.as_raw_nonzero().get());
+    }
+    Ok(pids)
+}
+
+fn every_round(cluster: &mut Cluster, usage: &NodeUsage, asked: &PodsAsked) -> Result<Vec<PodRound>> {
     // The image, and what every first pod of a node pays for.
-    round(cluster, "warm", 1)?;
+    round(cluster, usage, "warm", 1)?;
     let mut rounds = Vec::new();
     for turn in 0..asked.rounds {
         for pods in &asked.sizes {
-            rounds.push(round(cluster, &format!("r{turn}-{pods}"), *pods)?);
+            rounds.push(round(cluster, usage, &format!("r{turn}-{pods}"), *pods)?);
         }
     }
     Ok(rounds)
 }
 
-fn round(cluster: &mut Cluster, namespace: &str, pods: usize) -> Result<PodRound> {
+fn round(cluster: &mut Cluster, usage: &NodeUsage, namespace: &str, pods: usize) -> Result<PodRound> {
     let kubectl = cluster.kubectl().clone();
     kubectl.run(&["create", "namespace", namespace])?;
     let account = ["get", "serviceaccount", "default", "-n", namespace];
     kubectl.await_value(&account, "{.metadata.name}", DEADLINE, |name| name == "default")?;
     let log = cluster.audit_log();
     let (from, used) = (audit::end(&log)?, api_server_time(cluster)?);
+    let (node, available) = (usage.processor_time()?, available_memory()?);
     let watch = Watch::start(&kubectl, namespace)?;
     let begun = Instant::now();
     create(&kubectl, namespace, pods)?;
     let ready = watch.until_all(pods, begun, "ready", |event| is_ready(&event["object"]))?;
     std::thread::sleep(TRAIL);
+    let (memory, left) = (usage.memory()?, available_memory()?);
     let begun = Instant::now();
     let delete = ["delete", "pods", "--all", "-n", namespace, "--wait=false"];
     kubectl.run(&delete)?;
@@ -135,6 +159,9 @@ fn round(cluster: &mut Cluster, namespace: &str, pods: usize) -> Result<PodRound
         gone: gone.into_iter().max().unwrap_or_default(),
         requests: count(&asked, namespace),
         api_server: api_server_time(cluster)?.saturating_sub(used),
+        node: usage.processor_time()?.saturating_sub(node),
+        memory,
+        available: available.cast_signed().saturating_sub(left.cast_signed()),
     })
 }
 

@@ -19,6 +19,8 @@ use crate::place;
 pub enum KubeletKind {
     Upstream,
     Gantry,
+    /// `gantry node`: with the runtime in its process, in the place of the cluster's
+    Node,
 }
 
 /// What a kubelet is started with.
@@ -63,9 +65,19 @@ impl Kubelet {
                 flag("kubeconfig", &facts.folder.join("kubeconfig/joined.conf")),
             ]),
         }
-        let process =
-            NodeProcess::start(ProcessSpec::new("kubelet", program(kind, facts.folder)?, args), facts.logs)?;
-        Ok(Self { kind, process })
+        let spec = match kind {
+            KubeletKind::Upstream | KubeletKind::Gantry => {
+                ProcessSpec::new("kubelet", program(kind, facts.folder)?, args)
+            }
+            KubeletKind::Node => {
+                let mut words = vec!["node".into()];
+                words.extend(runtime::gantry_flags(facts.folder)?);
+                words.push("--".into());
+                words.extend(args);
+                ProcessSpec::new("kubelet", place::bin_dir()?.join("gantry"), words)
+            }
+        };
+        Ok(Self { kind, process: NodeProcess::start(spec, facts.logs)? })
     }
 
     /// Which one it is.
@@ -91,7 +103,7 @@ fn program(kind: KubeletKind, folder: &Path) -> Result<PathBuf> {
 pub fn folder_with(kind: KubeletKind, folder: &Path) -> Result<PathBuf> {
     let (own, program) = match kind {
         KubeletKind::Upstream => ("bin-upstream", programs::path("kubelet")?),
-        KubeletKind::Gantry => ("bin-gantry", place::bin_dir()?.join("gantry")),
+        KubeletKind::Gantry | KubeletKind::Node => ("bin-gantry", place::bin_dir()?.join("gantry")),
     };
     let own = folder.join(own);
     std::fs::create_dir_all(&own)?;

@@ -82,6 +82,17 @@ impl ClusterRuntime {
         &mut self.process
     }
 
+    /// Stops its process, for a `gantry node` that serves its socket instead; pods run on.
+    pub(super) fn give_way(&mut self) -> Result<()> {
+        self.process.stop().map(drop)
+    }
+
+    /// Starts its process again, now that nobody serves its socket.
+    pub(super) fn take_over(&mut self) -> Result<()> {
+        self.process.restart()?;
+        self.await_ready()
+    }
+
     /// Removes every pod, then stops. With no kubelet beside it nobody brings them back.
     pub(super) fn end(&mut self) -> Result<()> {
         let removed = self.remove_pods();
@@ -176,19 +187,23 @@ SystemdCgroup = false
 }
 
 fn gantry(folder: &Path) -> Result<ProcessSpec> {
+    let args = std::iter::once("runtime".into()).chain(gantry_flags(folder)?);
+    Ok(ProcessSpec::new("gantry-runtime", place::bin_dir()?.join("gantry"), args))
+}
+
+/// The flags of Gantry's runtime, alone or in `gantry node`.
+pub(super) fn gantry_flags(folder: &Path) -> Result<[std::ffi::OsString; 3]> {
     let programs = place::bin_dir()?;
     let at = |flag: &str, path: PathBuf| {
         let mut flag = std::ffi::OsString::from(format!("--{flag}="));
         flag.push(path);
         flag
     };
-    let args = [
-        "runtime".into(),
+    Ok([
         at("cni-conf-dir", folder.join("cni/net.d")),
         at("registry-hosts-dir", folder.join("certs.d")),
-        at("programs-dir", programs.clone()),
-    ];
-    Ok(ProcessSpec::new("gantry-runtime", programs.join("gantry"), args))
+        at("programs-dir", programs),
+    ])
 }
 
 /// As an operator writes them: each registry's images come from the local one, in plain HTTP.

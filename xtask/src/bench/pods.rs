@@ -10,6 +10,7 @@ use gantry_tests::bench::pods::{self, NodeUnderTest, PodRound, PodsAsked};
 use gantry_tests::cluster::isolation;
 use gantry_tests::place;
 
+use super::picture::{self, BarGroup};
 use crate::cell::Cell;
 use crate::{build, cluster, sh};
 
@@ -24,6 +25,9 @@ pub(crate) struct PodsBenchArgs {
     /// Without the peer
     #[arg(long)]
     alone: bool,
+    /// Where a picture of the medians goes
+    #[arg(long)]
+    svg: Option<PathBuf>,
     /// Programs that are built already
     #[arg(long, hide = true)]
     built: Option<PathBuf>,
@@ -33,9 +37,11 @@ impl PodsBenchArgs {
     fn words(&self) -> Vec<String> {
         let sizes: Vec<String> = self.pods.iter().map(ToString::to_string).collect();
         let alone = self.alone.then(|| "--alone".to_owned());
+        let svg = self.svg.as_ref().map(|file| format!("--svg={}", file.display()));
         [format!("--pods={}", sizes.join(",")), format!("--rounds={}", self.rounds)]
             .into_iter()
             .chain(alone)
+            .chain(svg)
             .collect()
     }
 }
@@ -57,85 +63,161 @@ pub(crate) fn outside(asked: &PodsBenchArgs) -> Result<()> {
     ran
 }
 
-/// The bench itself.
+/// The bench itself: each round on each node, one after the other, each with a control plane of its own.
 pub(crate) fn inside(asked: &PodsBenchArgs) -> Result<()> {
-    let wanted = PodsAsked { sizes: asked.pods.clone(), rounds: asked.rounds };
+    let wanted = PodsAsked { sizes: asked.pods.clone(), rounds: 1 };
     super::show_machine();
     let peer = (!asked.alone).then_some(NodeUnderTest::Upstream);
-    let nodes: Vec<NodeUnderTest> = peer.into_iter().chain([NodeUnderTest::Gantry]).collect();
-    let mut measured = Vec::new();
-    for node in nodes {
-        measured.push((node, pods::pods(node, &wanted)?));
+    let own = [NodeUnderTest::Gantry, NodeUnderTest::OneProcess];
+    let mut measured: Vec<(NodeUnderTest, Vec<PodRound>)> =
+        peer.into_iter().chain(own).map(|node| (node, Vec::new())).collect();
+    for _ in 0..asked.rounds {
+        for (node, rounds) in &mut measured {
+            rounds.extend(pods::pods(*node, &wanted)?);
+        }
     }
     for size in &wanted.sizes {
         show(*size, &measured);
     }
-    Ok(())
+    match &asked.svg {
+        Some(file) => {
+            let title = "Pods on one node: seconds, medians of the rounds";
+            let text = picture::bars(title, &groups(&wanted.sizes, &measured));
+            std::fs::write(file, text).with_context(|| file.display().to_string())
+        }
+        None => Ok(()),
+    }
 }
 
-/// One size: a row for each node, then the requests.
+/// A node and its rounds of one size.
+type Rounds<'a> = (NodeUnderTest, Vec<&'a PodRound>);
+
+fn of_size(size: usize, measured: &[(NodeUnderTest, Vec<PodRound>)]) -> Vec<Rounds<'_>> {
+    let all = measured.iter();
+    all.map(|(node, rounds)| (*node, rounds.iter().filter(|round| round.pods == size).collect())).collect()
+}
+
+/// A figure of a table: its head, its unit's digits behind the point, and how it is read from the rounds.
+struct Column {
+    head: &'static str,
+    digits: usize,
+    figure: fn(&[&PodRound]) -> f64,
+}
+
+const COLUMNS: [Column; 9] = [
+    Column { head: "p50 s", digits: 3, figure: |rounds| middle(rounds, |round| at(round, 50).as_secs_f64()) },
+    Column { head: "p90 s", digits: 3, figure: |rounds| middle(rounds, |round| at(round, 90).as_secs_f64()) },
+    Column {
+        head: "all s",
+        digits: 3,
+        figure: |rounds| middle(rounds, |round| round.all_ready().as_secs_f64()),
+    },
+    Column { head: "gone s", digits: 3, figure: |rounds| middle(rounds, |round| round.gone.as_secs_f64()) },
+    Column {
+        head: "node cpu s",
+        digits: 2,
+        figure: |rounds| middle(rounds, |round| round.node.as_secs_f64()),
+    },
+    Column {
+        head: "API cpu s",
+        digits: 2,
+        figure: |rounds| middle(rounds, |round| round.api_server.as_secs_f64()),
+    },
+    Column {
+        head: "PSS MB",
+        digits: 1,
+        figure: |rounds| middle(rounds, |round| megabytes(round.memory.values().sum())),
+    },
+    Column { head: "available MB", digits: 1, figure: |rounds| middle(rounds, less_available) },
+    Column { head: "requests a pod", digits: 2, figure: requests },
+];
+
+/// One size as a table of Markdown: a row for each node, below it its share of the first one's figures.
 fn show(size: usize, measured: &[(NodeUnderTest, Vec<PodRound>)]) {
-    println!("\n{size} pods at once; medians of the rounds, in seconds");
-    println!(
-        "{:<22}{:>9}{:>9}{:>9}{:>9}{:>16}{:>18}",
-        "", "p50", "p90", "all", "gone", "API server", "requests a pod"
-    );
-    let of =
-        |rounds: &[PodRound]| rounds.iter().filter(|round| round.pods == size).cloned().collect::<Vec<_>>();
-    let mut base: Option<[f64; 3]> = None;
-    for (node, rounds) in measured {
-        let rounds = of(rounds);
-        let row = [middle(&rounds, |round| at(round, 50)), middle(&rounds, |round| at(round, 90))];
-        let ends = [middle(&rounds, PodRound::all_ready), middle(&rounds, |round| round.gone)];
-        let (server, asked) = (middle(&rounds, |round| round.api_server), requests(&rounds));
-        println!(
-            "{:<22}{:>9.3}{:>9.3}{:>9.3}{:>9.3}{server:>16.2}{asked:>18.2}",
-            node.name(),
-            row[0],
-            row[1],
-            ends[0],
-            ends[1]
-        );
-        let figures = [row[0], ends[0], ends[1]];
-        match base {
-            Some(peer) => println!(
-                "{:<22}{:>9}{:>9}{:>9}{:>9}",
-                "",
-                ratio(peer[0], figures[0]),
-                "",
-                ratio(peer[1], figures[1]),
-                ratio(peer[2], figures[2])
-            ),
+    let nodes = of_size(size, measured);
+    println!("\n{size} pods at once; medians of the rounds\n");
+    let heads: Vec<&str> = COLUMNS.iter().map(|column| column.head).collect();
+    println!("| | {} |\n|---{}|", heads.join(" | "), "|---".repeat(COLUMNS.len()));
+    let mut base: Option<Vec<f64>> = None;
+    for (node, rounds) in &nodes {
+        let figures: Vec<f64> = COLUMNS.iter().map(|column| (column.figure)(rounds)).collect();
+        let cells =
+            COLUMNS.iter().zip(&figures).map(|(column, figure)| format!("{figure:.*}", column.digits));
+        println!("| {} | {} |", node.name(), cells.collect::<Vec<_>>().join(" | "));
+        match &base {
+            Some(peer) => {
+                let shares = peer.iter().zip(&figures).map(|(peer, own)| ratio(*peer, *own));
+                println!("| | {} |", shares.collect::<Vec<_>>().join(" | "));
+            }
             None => base = Some(figures),
         }
     }
-    show_requests(measured, &of);
+    show_memory(&nodes);
+    show_requests(&nodes);
 }
 
-fn show_requests(measured: &[(NodeUnderTest, Vec<PodRound>)], of: &impl Fn(&[PodRound]) -> Vec<PodRound>) {
-    let kinds: BTreeSet<String> = measured
-        .iter()
-        .flat_map(|(_, rounds)| of(rounds))
-        .flat_map(|round| round.requests.into_keys())
-        .collect();
-    println!("requests a pod, from its making to its end");
+/// Programs of at least half a megabyte.
+fn show_memory(nodes: &[Rounds<'_>]) {
+    println!("\nmemory by program, PSS in MB, when all were ready");
+    for (node, rounds) in nodes {
+        let programs: BTreeSet<&String> = rounds.iter().flat_map(|round| round.memory.keys()).collect();
+        let of = |program: &String| {
+            middle(rounds, |round| megabytes(round.memory.get(program).copied().unwrap_or_default()))
+        };
+        let shown =
+            programs.into_iter().map(|program| (program, of(program))).filter(|(_, size)| *size >= 0.5);
+        let shown: Vec<String> = shown.map(|(program, size)| format!("{program} {size:.1}")).collect();
+        println!("  {:<22}{}", node.name(), shown.join(", "));
+    }
+}
+
+fn show_requests(nodes: &[Rounds<'_>]) {
+    let kinds: BTreeSet<&String> =
+        nodes.iter().flat_map(|(_, rounds)| rounds).flat_map(|round| round.requests.keys()).collect();
+    let names: Vec<&str> = nodes.iter().map(|(node, _)| node.name()).collect();
+    println!("\nrequests a pod, from its making to its end: {}", names.join(", "));
     for kind in kinds {
-        let figures = measured.iter().map(|(_, rounds)| {
-            let rounds = of(rounds);
-            let all: usize = rounds.iter().filter_map(|round| round.requests.get(&kind)).sum();
-            format!("{:>9.2}", share(all, &rounds))
+        let figures = nodes.iter().map(|(_, rounds)| {
+            let all: usize = rounds.iter().filter_map(|round| round.requests.get(kind)).sum();
+            format!("{:>9.2}", share(all, rounds))
         });
         println!("  {kind:<34}{}", figures.collect::<String>());
     }
 }
 
-fn requests(rounds: &[PodRound]) -> f64 {
+/// What the picture shows: ours first, which it draws in its own colour.
+fn groups(sizes: &[usize], measured: &[(NodeUnderTest, Vec<PodRound>)]) -> Vec<BarGroup> {
+    let group = |size: usize, what: &str, figure: fn(&[&PodRound]) -> f64| {
+        let mut nodes = of_size(size, measured);
+        nodes.sort_by_key(|(node, _)| *node == NodeUnderTest::Upstream);
+        let rows = nodes.iter().map(|(node, rounds)| (node.name().to_owned(), figure(rounds))).collect();
+        (format!("{size} pods: {what}"), rows)
+    };
+    let of = |size: &usize| {
+        let [_, _, all, gone, cpu, ..] = &COLUMNS;
+        [("all ready", all), ("all gone", gone), ("processor time of the node", cpu)]
+            .map(|(what, column)| group(*size, what, column.figure))
+    };
+    sizes.iter().flat_map(of).collect()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "small numbers")]
+fn megabytes(kilobytes: u64) -> f64 {
+    kilobytes as f64 * 1024.0 / 1e6
+}
+
+#[expect(clippy::cast_precision_loss, reason = "small numbers")]
+fn less_available(round: &PodRound) -> f64 {
+    round.available as f64 * 1024.0 / 1e6
+}
+
+fn requests(rounds: &[&PodRound]) -> f64 {
     share(rounds.iter().flat_map(|round| round.requests.values()).sum(), rounds)
 }
 
 /// For each pod of the rounds.
 #[expect(clippy::cast_precision_loss, reason = "small numbers")]
-fn share(all: usize, rounds: &[PodRound]) -> f64 {
+fn share(all: usize, rounds: &[&PodRound]) -> f64 {
     let pods: usize = rounds.iter().map(|round| round.pods).sum();
     all as f64 / pods.max(1) as f64
 }
@@ -148,8 +230,8 @@ fn at(round: &PodRound, percent: usize) -> Duration {
     ready.get(index).copied().unwrap_or_default()
 }
 
-fn middle(rounds: &[PodRound], figure: impl Fn(&PodRound) -> Duration) -> f64 {
-    let mut all: Vec<f64> = rounds.iter().map(|round| figure(round).as_secs_f64()).collect();
+fn middle(rounds: &[&PodRound], figure: impl Fn(&PodRound) -> f64) -> f64 {
+    let mut all: Vec<f64> = rounds.iter().map(|round| figure(round)).collect();
     all.sort_by(f64::total_cmp);
     all.get(all.len() / 2).copied().unwrap_or_default()
 }
@@ -170,9 +252,14 @@ mod tests {
             gone: Duration::ZERO,
             requests: [("patch pods/status".to_owned(), 25)].into(),
             api_server: Duration::ZERO,
+            node: Duration::ZERO,
+            memory: [("kubelet".to_owned(), 1000), ("pause".to_owned(), 500)].into(),
+            available: 2000,
         };
         assert_eq!((at(&round, 50), at(&round, 90)), (Duration::from_secs(5), Duration::from_secs(9)));
-        assert!((requests(&[round.clone(), round]) - 2.5).abs() < 1e-9);
+        assert!((requests(&[&round, &round]) - 2.5).abs() < 1e-9);
+        let [.., memory, _, _] = &COLUMNS;
+        assert!(((memory.figure)(&[&round]) - 1.536).abs() < 1e-9);
         assert_eq!(ratio(8.0, 1.0), "1/8.0");
     }
 }
