@@ -2,12 +2,13 @@
 //! pod, so that no two patches of one pod are under way; never decides how a pod is. Called by the
 //! kubelet's wiring; the worker's word comes through its handle.
 //!
-//! convert: [`convert`] (pure) · merge: [`merge`] (pure) · send: [`patcher`] · mirror pods: [`mirror`] ·
+//! convert: [`convert`] (pure) · merge: [`merge`] (pure) · wait: [`hold`] (pure) · send: [`patcher`] · mirror pods: [`mirror`] ·
 //! startup latency: [`start_sli`].
 
 #![expect(clippy::disallowed_methods, reason = "the supervisor owns the patchers' handles")]
 
 pub(crate) mod convert;
+mod hold;
 mod merge;
 pub(crate) mod mirror;
 mod patcher;

@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
+use super::hold;
 use super::merge::{self, PodEnd, merge};
 use super::{Reported, StatusSources};
 use crate::pod::status::PodStatus as Word;
@@ -43,10 +44,6 @@ const LOST_FOR: Duration = Duration::from_secs(60);
 /// still there then waits for its finalizers, or for us.
 const GOING_FOR: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A pod that starts is told of once it runs, unless it takes longer than this: most of what is told in between nobody
-/// would see.
-const START: Duration = Duration::from_millis(200);
-
 /// What all patchers share.
 #[derive(Clone)]
 pub(super) struct PatcherContext {
@@ -265,7 +262,7 @@ impl StatusPatcher {
         } else {
             self.changed = None;
         }
-        let due = self.due(word, difference.is_some()).or_else(|| self.starts(word, &target));
+        let due = self.due(word, difference.is_some()).or_else(|| self.held(word, &target));
         if let Some(pause) = due {
             return SyncStep::Rest(Some(pause));
         }
@@ -290,15 +287,10 @@ impl StatusPatcher {
         Some((since + GOING_FOR).saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
     }
 
-    /// How long the first word of a pod that starts waits for the next one.
-    fn starts(&self, word: &Word, target: &Pod) -> Option<Duration> {
-        let known = target.status.as_ref().and_then(|status| status.container_statuses.as_ref());
-        let is_first = self.last.is_none() && known.is_none_or(Vec::is_empty);
-        if word.life != Life::Starting || !is_first {
-            return None;
-        }
-        let left = (self.changed? + START).saturating_duration_since(Instant::now());
-        (!left.is_zero()).then_some(left)
+    /// How long a difference yet waits for the one that comes after it.
+    fn held(&self, word: &Word, target: &Pod) -> Option<Duration> {
+        let until = self.changed? + hold::hold(word.life, end_of(word), target)?;
+        Some(until.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
     }
 
     /// How long nothing may be sent yet.
