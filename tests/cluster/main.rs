@@ -1,6 +1,6 @@
 //! The cluster tier: kubectl as a user types it, on a real control plane. One cluster for all specs, since one takes a
 //! minute to come up; each has a namespace of its own and ends with the node as it found it. Run by
-//! `cargo xtask test --tier cluster`, in a place of its own; ten of them are the tier `smoke`.
+//! `cargo xtask test --tier cluster`, in a place of its own; eleven of them are the tier `smoke`.
 //!
 //! GANTRY_CLUSTER_KUBELET (`gantry`, or `upstream` to prove a spec) and GANTRY_CLUSTER_RUNTIME (`containerd` or `gantry`)
 //! say on what. Not libtest's own harness: that one could not end the cluster after the last test.
@@ -18,6 +18,7 @@ mod deployment;
 mod devices;
 mod health;
 mod jobs;
+mod requests;
 mod scaling;
 mod served;
 mod sets;
@@ -42,7 +43,7 @@ use self::spec::Spec;
 type SpecRun = fn(&Spec<'_>) -> Result<()>;
 
 /// Specs by name, those that take longest first. They run beside each other.
-const BESIDE: [(&str, SpecRun); 26] = [
+const BESIDE: [(&str, SpecRun); 27] = [
     ("pods_above_limits_of_local_storage_are_evicted", health::local_storage),
     ("an_autoscaler_follows_the_load_up_and_down", scaling::autoscaler),
     ("a_cron_job_ticks_with_the_clock", jobs::cron_job),
@@ -68,11 +69,12 @@ const BESIDE: [(&str, SpecRun); 26] = [
     ("describe_tells_a_pods_events_in_order", watching::describe),
     ("exec_and_logs_reach_a_container", deployment::exec_and_logs),
     ("a_job_runs_to_its_end", jobs::job),
+    ("a_pods_requests_are_few", requests::few),
     ("a_pods_token_is_its_service_accounts", volumes::token),
 ];
 
 /// Those that CI runs on each change, with the filter `smoke`: one of each kind, sturdy and short.
-const SMOKE: [&str; 10] = [
+const SMOKE: [&str; 11] = [
     "a_changed_config_map_arrives_in_its_volume",
     "probes_start_serve_and_restart_a_container",
     "deployment_of_nginx_is_rolled_out_served_and_deleted",
@@ -82,6 +84,7 @@ const SMOKE: [&str; 10] = [
     "ports_are_forwarded_to_a_pod_and_a_service",
     "exec_and_logs_reach_a_container",
     "a_job_runs_to_its_end",
+    "a_pods_requests_are_few",
     "a_pods_token_is_its_service_accounts",
 ];
 

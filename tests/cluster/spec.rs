@@ -103,6 +103,16 @@ impl Spec<'_> {
         Ok(folder)
     }
 
+    /// Every request that anyone made of the API server.
+    pub(crate) fn audit_log(&self) -> PathBuf {
+        self.cluster.audit_log()
+    }
+
+    /// The node's name.
+    pub(crate) fn node(&self) -> String {
+        self.cluster.node()
+    }
+
     /// The administrator's kubectl, for what is not in the namespace.
     pub(crate) fn any(&self) -> &Kubectl {
         self.cluster.kubectl()
