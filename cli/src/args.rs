@@ -35,7 +35,7 @@ use crate::join::discovery::Endpoint;
 #[derive(Debug, Parser)]
 #[command(name = "gantry", version, max_term_width = 100)]
 pub(crate) struct Cli {
-    /// Say more on stderr; twice for each step.
+    /// Print more on stderr; given twice, each step.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
     /// Options from a file: each key is a flag in snake_case, and flags and variables win.
@@ -194,7 +194,7 @@ pub(crate) struct RuntimeFlags {
     /// Results of network plugins, kept until their pods are gone.
     #[arg(long, help_heading = "Network", value_name = "DIR", default_value = "/var/lib/cni/results")]
     pub(crate) cni_cache_dir: PathBuf,
-    /// Leased addresses.
+    /// Folder of the leased addresses.
     #[arg(long, help_heading = "Network", value_name = "DIR", default_value = "/var/lib/cni/networks")]
     pub(crate) cni_data_dir: PathBuf,
     /// Where network namespaces are pinned.

@@ -86,7 +86,7 @@ pub(crate) fn settle(node: &Node) {
         tracing::warn!(container = container.id, "a checkpoint of it was interrupted");
         thaw(node, &container);
         if let Err(error) = remove::tree(&work) {
-            tracing::warn!(folder = %work.display(), "it stays: {error}");
+            tracing::warn!(folder = %work.display(), "cannot remove the work folder: {error}");
         }
     }
 }

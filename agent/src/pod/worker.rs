@@ -532,7 +532,7 @@ impl Worker {
                 // It told these before it ended.
                 self.drain_notes();
                 if let Err(WaitReason { reason, message, .. }) = &result {
-                    tracing::warn!(?op, reason, message, "failed");
+                    tracing::warn!(?op, reason, message, "a step of the pod failed");
                 }
                 if let Some(stage) = stage.filter(|stage| self.publisher.stage(stage.clone())) {
                     let (deps, pod) = (self.deps.clone(), self.pod.clone());

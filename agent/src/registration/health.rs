@@ -131,9 +131,9 @@ async fn ask(about: &dyn About, mut pulse: Pulse) -> Pulse {
             pulse.health = Some(health);
         }
         Ok(Err(error)) => {
-            tracing::warn!(%error, detail = error.detail(), "the runtime does not tell how it is");
+            tracing::warn!(%error, detail = error.detail(), "the runtime does not report its status");
         }
-        Err(_) => tracing::warn!("the runtime does not tell how it is: no answer"),
+        Err(_) => tracing::warn!("the runtime does not report its status: no answer"),
     }
     pulse
 }

@@ -36,7 +36,7 @@ pub(crate) struct JoinArgs {
     /// The node's address; the one that packets to the API server come from when not given.
     #[arg(long, value_name = "IP")]
     pub(crate) node_ip: Option<IpAddr>,
-    /// The runtime.
+    /// The runtime's socket.
     #[arg(long, value_name = "unix:///PATH", default_value = "unix:///run/gantry/gantry.sock", value_parser = unix_endpoint)]
     pub(crate) cri_socket: String,
     /// Checks of kubeadm that only warn, as in its own flag.

@@ -37,7 +37,7 @@ pub(crate) struct ContainerFlags {
     /// stdin is a terminal, and so it is there.
     #[arg(short, long)]
     pub(crate) tty: bool,
-    /// Only what the container writes; errors are still told.
+    /// Print only what the container writes, and errors.
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }

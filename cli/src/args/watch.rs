@@ -19,10 +19,10 @@ pub(crate) struct LogsArgs {
     /// Go on until the containers have ended.
     #[arg(short, long)]
     pub(crate) follow: bool,
-    /// Of every container of the pods, each line with its container's name.
+    /// Show every container of the pods; each line names its container.
     #[arg(long, conflicts_with = "container")]
     pub(crate) all_containers: bool,
-    /// Each line with its pod and container, which several pods have always.
+    /// Begin each line with its pod and container; of several pods it always does.
     #[arg(long)]
     pub(crate) prefix: bool,
     /// Of the instance before the present one.

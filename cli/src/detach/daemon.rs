@@ -100,7 +100,7 @@ pub(crate) fn begin() -> Result<()> {
     for root in login_hierarchies(&groups) {
         let file = root.join("cgroup.procs");
         if let Err(error) = std::fs::write(&file, "0") {
-            tracing::warn!(path = %file.display(), %error, "cannot leave the login's cgroup: with it this may end");
+            tracing::warn!(path = %file.display(), %error, "cannot leave the login session's cgroup: this process may end with the session");
         }
     }
     Ok(())

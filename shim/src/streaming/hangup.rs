@@ -52,7 +52,7 @@ impl HangUp {
                 Some(activity) => activity.wait_until_idle().await,
                 None => std::future::pending().await,
             }
-            tracing::info!("a stream on which nothing moves is closed");
+            tracing::info!("closing an idle stream");
         };
         // Both are only waits.
         tokio::select! {

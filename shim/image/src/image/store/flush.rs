@@ -113,7 +113,7 @@ impl ImageStore {
             dropped.push(StoreChange::DropImage { names: self.names_of(&id), id });
         }
         for (key, folder) in &doubted {
-            tracing::warn!(layer = %key, folder, %error, "the layer waited for the disk, which failed to write");
+            tracing::warn!(layer = %key, folder, %error, "the disk failed to write the layer");
             dropped.push(StoreChange::DropLayer { key: key.clone() });
         }
         self.write(|state| {
