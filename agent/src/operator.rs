@@ -108,7 +108,8 @@ impl Service {
         let named = |handle: &&PodHandle| handle.pod.namespace == namespace && handle.pod.name == name;
         // Of two of one name the later one is meant: the other is on its way out.
         pods.iter().rev().find(named).cloned().ok_or_else(|| {
-            let known: Vec<String> = pods.iter().map(|handle| handle.pod.full_name()).collect();
+            let here = pods.iter().filter(|handle| handle.status.borrow().life != Life::Gone);
+            let known: Vec<String> = here.map(|handle| handle.pod.full_name()).collect();
             let has = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             Status::not_found(format!("this agent has no pod {namespace}/{name}; it has {has}"))
         })

@@ -82,8 +82,14 @@ pub fn claims_of(root: &Path) -> PathBuf {
 /// Whether an agent works there now. Changes nothing; what cannot be looked at counts as free.
 #[must_use]
 pub fn is_taken(root: &Path) -> bool {
-    let lock = File::open(root.join(OWN).join("lock"));
-    lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock)))
+    holder(root).is_some()
+}
+
+/// Who works there now: nobody, or as far as it can be told. Changes nothing.
+#[must_use]
+pub fn holder(root: &Path) -> Option<LockHolder> {
+    let lock = File::open(root.join(OWN).join("lock")).ok()?;
+    matches!(lock.try_lock(), Err(TryLockError::WouldBlock)).then(|| flock::holder(&lock))
 }
 
 #[cfg(test)]

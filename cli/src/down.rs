@@ -43,6 +43,7 @@ pub(crate) async fn down(args: DownArgs) -> Result<ExitCode> {
             drop(client);
             until_nobody_serves(&agent.agent_socket, "agent").await?;
             output::print(b"the agent and its pods have ended\n")?;
+            left::after_the_end().iter().for_each(|note| output::say(note));
         }
         Err(error) if UnixStream::connect(&socket).await.is_err() => return Err(left::told(error)),
         // A runtime alone: its agent was killed.

@@ -9,8 +9,8 @@ use std::pin::Pin;
 
 use anyhow::{Context, Result, anyhow};
 use gantry_shim::config::RuntimeConfig;
+use gantry_shim::runtime::Error;
 use gantry_shim::runtime::images_alone::ImagesAlone;
-use gantry_shim::runtime::{Error, Runtime};
 use hyper_util::rt::TokioIo;
 use tokio::io::DuplexStream;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -19,7 +19,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
-use crate::output;
+use crate::{output, runtime};
 
 /// Bytes under way in each direction; larger messages take turns.
 const BUFFER: usize = 256 << 10;
@@ -38,7 +38,7 @@ pub(crate) struct InProcess {
 impl InProcess {
     /// Starts the runtime and a channel to it.
     pub(crate) async fn start(config: RuntimeConfig) -> Result<(Self, Channel)> {
-        let runtime = Runtime::start(config).await.context("start the runtime")?;
+        let runtime = runtime::start_own(config).await?;
         Self::serve(|incoming, ended| async move {
             runtime.serve_stream(incoming, ended).await?;
             runtime.tidy_up().await
@@ -49,7 +49,7 @@ impl InProcess {
     /// The same for a runtime that outlives its pods' kubelet: on a unix socket, too, where other clients find it, and
     /// whatever it has made stays.
     pub(crate) async fn start_on(config: RuntimeConfig, socket: PathBuf) -> Result<(Self, Channel)> {
-        let runtime = Runtime::start(config).await.context("start the runtime")?;
+        let runtime = runtime::start_own(config).await?;
         let (ends, _) = watch::channel(());
         let (mut of_socket, mut of_stream) = (ends.subscribe(), ends.subscribe());
         Self::serve(|incoming, ended| async move {

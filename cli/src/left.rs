@@ -1,9 +1,12 @@
 //! Pods that an agent left when it ended without them, as far as its folders tell. Owns the words about
-//! them; never touches one. Called by ps and down, when no agent answers.
+//! them; never touches one. Called by ps and down.
 
 use std::path::Path;
 
 use gantry_agent::root;
+use gantry_base::flock::LockHolder;
+use gantry_proto::operator::Pod;
+use tokio::net::UnixStream;
 
 /// Where `gantry run` keeps what it has of pods, unless told otherwise.
 const ROOT: &str = "/var/lib/gantry/kubelet";
@@ -15,6 +18,17 @@ pub(crate) fn told(error: anyhow::Error) -> anyhow::Error {
         Some(words) => anyhow::anyhow!("{error:#}\n{words}"),
         None => error,
     }
+}
+
+/// Where no agent works any more.
+pub(crate) fn after_the_end() -> Option<String> {
+    words(&names(Path::new(ROOT), Path::new(LOGS)))
+}
+
+/// Where the agent that serves at `socket` works in the usual folder, and has only these pods.
+pub(crate) async fn beside(socket: &Path, pods: &[Pod]) -> Option<String> {
+    let agent = UnixStream::connect(socket).await.ok()?.peer_cred().ok()?.pid()?;
+    words(&names_beside(Path::new(ROOT), Path::new(LOGS), u32::try_from(agent).ok()?, pods))
 }
 
 /// `2 pods are without an agent: a/b, c/d; …`.
@@ -37,6 +51,20 @@ fn names(root: &Path, logs: &Path) -> Vec<String> {
     if root::is_taken(root) {
         return Vec::new();
     }
+    claimed(root, logs)
+}
+
+/// The same while the process `agent` works there and has these.
+fn names_beside(root: &Path, logs: &Path, agent: u32, pods: &[Pod]) -> Vec<String> {
+    if !matches!(root::holder(root), Some(LockHolder::Process { pid, .. }) if pid == agent) {
+        return Vec::new();
+    }
+    let mut names = claimed(root, logs);
+    names.retain(|name| !pods.iter().any(|pod| *name == format!("{}/{}", pod.namespace, pod.name)));
+    names
+}
+
+fn claimed(root: &Path, logs: &Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(logs) else { return Vec::new() };
     let claims = root::claims_of(root);
     let mut names: Vec<String> = entries
@@ -72,6 +100,10 @@ mod tests {
         std::fs::create_dir(logs.join("kube-system_dns_u3")).unwrap();
         std::fs::write(agent.claims().join("u4"), "run").unwrap();
         assert_eq!(names(&root, &logs), Vec::<String>::new(), "an agent has them");
+        let own = std::process::id();
+        let db = Pod { namespace: "shop".into(), name: "db".into(), ..Pod::default() };
+        assert_eq!(names_beside(&root, &logs, own, &[db]), ["default/web"]);
+        assert_eq!(names_beside(&root, &logs, own + 1, &[]), Vec::<String>::new(), "another agent's");
         drop(agent);
         assert_eq!(names(&root, &logs), ["default/web", "shop/db"]);
         assert_eq!(words(&[]), None);

@@ -28,9 +28,13 @@ pub(crate) async fn ps(args: PsArgs) -> Result<()> {
         {
             output::say(&format!("no pod in namespace {namespace}"));
         }
+        let left = match args.pods.is_empty() {
+            true => left::beside(&args.agent.agent_socket, &pods).await,
+            false => None,
+        };
         let Shown { text, notes } = render(with_pulls(pods, &args).await, &args)?;
         output::print(text.as_bytes())?;
-        notes.iter().for_each(|note| output::say(note));
+        notes.iter().chain(&left).for_each(|note| output::say(note));
         return Ok(());
     }
     let mut changes = client::answer(client.watch_pods(ask).await)?;

@@ -3,9 +3,10 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
+use gantry_base::flock::LockHolder;
 use gantry_shim::config::RuntimeConfig;
-use gantry_shim::runtime::Runtime;
+use gantry_shim::runtime::{Error, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{RuntimeArgs, RuntimeFlags};
@@ -20,9 +21,10 @@ pub(crate) async fn serve(args: Box<RuntimeArgs>) -> Result<()> {
     }
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
-    let runtime = Runtime::start(if standalone { standalone_config(flags) } else { config(flags) }?)
-        .await
-        .context("start the runtime")?;
+    let runtime = match standalone {
+        true => start_own(standalone_config(flags)?).await?,
+        false => Runtime::start(config(flags)?).await.context("start the runtime")?,
+    };
     // Both arms are cancel-safe: a signal is kept until it is received.
     let shutdown = async {
         tokio::select! {
@@ -44,6 +46,28 @@ pub(crate) async fn serve(args: Box<RuntimeArgs>) -> Result<()> {
         runtime.tidy_up().await.context("remove what only pods needed")?;
     }
     Ok(())
+}
+
+/// Starts a runtime that a command brings along. Where a `gantry runtime` has the root, it is a service, and need not stay.
+///
+/// # Errors
+/// As [`Runtime::start`].
+pub(crate) async fn start_own(config: RuntimeConfig) -> Result<Runtime> {
+    Runtime::start(config).await.map_err(beside_service).context("start the runtime")
+}
+
+fn beside_service(error: Error) -> anyhow::Error {
+    let Error::InUse { path, holder } = &error else { return error.into() };
+    // That of an earlier `gantry run --detach` is ended by `gantry down`.
+    let serves = |command: &str| command.contains("gantry runtime") && !command.contains("--standalone");
+    if !matches!(holder, LockHolder::Process { command, .. } if serves(command)) {
+        return error.into();
+    }
+    anyhow!(
+        "{holder} holds {}, and this command brings a runtime of its own: without a cluster on this machine, end the \
+         package's with `sudo systemctl disable --now gantry`; beside a cluster, pass another --root and --state",
+        path.display()
+    )
 }
 
 /// The flags as the configuration of a runtime that ends with its pods: nothing else needs to be
@@ -120,4 +144,25 @@ pub(crate) fn config(flags: RuntimeFlags) -> Result<RuntimeConfig> {
         selinux_category_range,
         boot_id_file,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(command: &str) -> String {
+        let holder = LockHolder::Process { pid: 428, command: command.to_owned() };
+        format!("{:#}", beside_service(Error::InUse { path: "/var/lib/gantry/lock".into(), holder }))
+    }
+
+    #[test]
+    fn a_service_in_the_way_is_named_with_the_command_that_ends_it() {
+        let service = said("/usr/bin/gantry runtime --config /etc/gantry/runtime.toml");
+        assert!(service.starts_with("process 428 (`/usr/bin/gantry runtime --config"), "{service}");
+        assert!(service.contains("`sudo systemctl disable --now gantry`"), "{service}");
+        for other in ["gantry image load", "/usr/bin/gantry runtime --daemon --standalone"] {
+            let said = said(other);
+            assert!(said.contains("wait until it ends") && !said.contains("systemctl"), "{said}");
+        }
+    }
 }

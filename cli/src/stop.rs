@@ -17,6 +17,7 @@ use crate::{choice, client, manifests, output};
 /// What takes longer is said.
 const SOON: Duration = Duration::from_secs(2);
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
+const KILLING: &str = "still stopping: containers are killed, and then their pods are removed";
 const STILL: &str = "still stopping: a container that goes on after SIGTERM is killed when the grace period of its pod \
                      (terminationGracePeriodSeconds, 30 s by default) is over; `gantry stop --grace 0` kills at once";
 
@@ -49,7 +50,7 @@ pub(crate) async fn stop(args: StopArgs) -> Result<ExitCode> {
         let Ok(Some(stopped)) = timeout(if has_told { FOR_EVER } else { SOON }, stopping.join_next()).await
         else {
             has_told = true;
-            output::say(STILL);
+            output::say(if grace == Some(0) { KILLING } else { STILL });
             continue;
         };
         let (target, answer) = stopped?;

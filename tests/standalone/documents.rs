@@ -19,7 +19,7 @@ use crate::examples::docker_hub;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What must be printed by each command, as far as it stands in a line of code on the pages.
-const SHOWN: [(&str, Expect); 11] = [
+const SHOWN: [(&str, Expect); 13] = [
     ("gantry doctor", Expect::Says(&["cgroups", " checks, "])),
     ("gantry run examples/web.yaml", Expect::Runs),
     ("curl http://127.0.0.1:8088/", Expect::Says(&["hello from web\n"])),
@@ -27,10 +27,12 @@ const SHOWN: [(&str, Expect); 11] = [
     ("gantry wait --for=condition=Ready pod/web", Expect::Says(&["pod/web condition met"])),
     ("gantry logs web -f", Expect::Follows("response:200")),
     ("gantry exec -it web -- sh", Expect::Shell),
-    ("gantry explain web", Expect::Says(&["pod default/web: Running\nnothing is wrong with it\n"])),
+    ("gantry run examples/broken.yaml", Expect::Says(&["pod/broken created"])),
+    ("gantry explain broken", Expect::Says(&["  remedy  make the program listen on port 80 "])),
     ("gantry timeline web --svg web.svg", Expect::Makes("web.svg", "<title>default/web</title>")),
     ("gantry cp web:/etc/hostname hostname.txt", Expect::Makes("hostname.txt", "web\n")),
     ("gantry stop web", Expect::Stops("pod default/web stopped and removed")),
+    ("gantry stop web broken", Expect::Stops("pod default/broken stopped and removed")),
 ];
 
 /// How a command is run, and what is expected of it.
@@ -56,7 +58,7 @@ fn commands(page: &str) -> Result<Vec<String>> {
     let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     let code = text.split("\n```").skip(1).step_by(2);
     let lines = code.flat_map(str::lines).map(|line| line.split(" #").next().unwrap_or_default().trim());
-    let plain = lines.map(|line| line.trim_start_matches("sudo ").trim_start_matches("./target/debug/"));
+    let plain = lines.map(|line| line.trim_start_matches("sudo "));
     Ok(plain
         .filter(|line| line.starts_with("gantry ") || line.starts_with("curl "))
         .map(str::to_owned)
@@ -177,6 +179,20 @@ impl UserMachine {
             }
         }
     }
+}
+
+#[test]
+fn the_pod_that_readme_shows_is_the_example() -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let example = fs::read_to_string(root.join("examples/web.yaml"))?;
+    for page in ["README.md", "README.ko.md"] {
+        let text = fs::read_to_string(root.join(page)).with_context(|| page.to_owned())?;
+        ensure!(
+            text.contains(&format!("\n```yaml\n{example}```\n")),
+            "{page} shows another pod than {example}"
+        );
+    }
+    Ok(())
 }
 
 #[test]

@@ -276,7 +276,7 @@ fn sandbox(facts: &ExplainInputs<'_>) -> Option<Finding> {
             "the address range of the pod network is used up",
             "stop pods that are not needed, or widen the subnet in the CNI configuration; leases are in --cni-data-dir",
         )
-    } else if has(&["port"]) && has(&["in use", "taken", "already"]) {
+    } else if has(&["listens on host port"]) || has(&["port"]) && has(&["in use", "taken", "already"]) {
         (
             "a hostPort that it asks for is taken on this node",
             "choose another hostPort, or stop what holds it (ss -ltnp shows it)",

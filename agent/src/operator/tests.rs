@@ -77,6 +77,9 @@ async fn pods_are_listed_stopped_and_their_stages_shown() {
 
     let listed = client.list_pods(wire::ListPodsRequest::default()).await.unwrap().into_inner().pods;
     assert!(listed.is_empty(), "a removed pod is not there: {listed:?}");
+    let ask = wire::StopPodRequest { namespace: "default".into(), name: "none".into(), grace_seconds: None };
+    let refused = client.stop_pod(ask).await.unwrap_err();
+    assert_eq!(refused.message(), "this agent has no pod default/none; it has none");
 
     assert!(!folder.path().join("logs/default_web_uid-1").exists());
     assert!(agent.clean_up().await.is_empty());

@@ -29,7 +29,7 @@ const CAP_SYS_RESOURCE: u32 = 24;
 
 pub(super) fn machine(facts: &HostFacts) -> Vec<Check> {
     let mut checks = vec![root(facts), kernel(&facts.kernel), namespaces(&facts.namespaces)];
-    checks.push(filesystems(&facts.filesystems));
+    checks.push(filesystems(&facts.filesystems, &facts.modules));
     checks.push(cgroups(&facts.v1, &facts.v2));
     if facts.root {
         checks.push(capabilities(facts.capabilities));
@@ -113,13 +113,21 @@ fn namespaces(found: &BTreeSet<String>) -> Check {
     }
 }
 
-fn filesystems(found: &BTreeSet<String>) -> Check {
+fn filesystems(found: &BTreeSet<String>, modules: &BTreeSet<String>) -> Check {
     let missing = lacking(&["overlay", "tmpfs", "proc", "sysfs", "mqueue"], found);
-    if missing.is_empty() {
-        return ok("file systems", "overlay, tmpfs, proc, sysfs, mqueue".to_owned());
+    let (loadable, missing): (Vec<_>, Vec<_>) = missing.into_iter().partition(|name| modules.contains(*name));
+    if !missing.is_empty() {
+        let remedy = "install the kernel's module, or use a kernel that has it".to_owned();
+        return fail("file systems", format!("no {}", missing.join(", ")), remedy);
     }
-    let remedy = "load the module (modprobe overlay) or use a kernel that has it".to_owned();
-    fail("file systems", format!("no {}", missing.join(", ")), remedy)
+    let all = "overlay, tmpfs, proc, sysfs, mqueue";
+    match loadable.is_empty() {
+        true => ok("file systems", all.to_owned()),
+        false => ok(
+            "file systems",
+            format!("{all}; the kernel loads {} with the first container", loadable.join(", ")),
+        ),
+    }
 }
 
 /// A controller may be on either version, but cpu and memory must be somewhere.
@@ -300,6 +308,20 @@ mod tests {
     }
 
     #[test]
+    fn a_file_system_is_there_or_a_module_of_this_kernel() {
+        let seen = |found: &[&str], modules: &[&str]| {
+            let check = filesystems(&set(found), &set(modules));
+            (check.verdict, check.seen)
+        };
+        let others = ["tmpfs", "proc", "sysfs", "mqueue"];
+        let all = "overlay, tmpfs, proc, sysfs, mqueue".to_owned();
+        assert_eq!(seen(&[&others[..], &["overlay"]].concat(), &[]), (CheckStatus::Ok, all.clone()));
+        let loaded = format!("{all}; the kernel loads overlay with the first container");
+        assert_eq!(seen(&others, &["overlay", "fuse"]), (CheckStatus::Ok, loaded));
+        assert_eq!(seen(&others, &["fuse"]), (CheckStatus::Fail, "no overlay".to_owned()));
+    }
+
+    #[test]
     fn controllers_may_be_on_either_version() {
         let all = set(&["cpu", "memory", "pids", "cpuset"]);
         assert_eq!(cgroups(&set(&[]), &all).seen, "v2");
@@ -348,7 +370,7 @@ mod tests {
         let checks = [
             kernel("4.4"),
             namespaces(&set(&["mnt"])),
-            filesystems(&set(&[])),
+            filesystems(&set(&[]), &set(&[])),
             cgroups(&set(&[]), &set(&[])),
             seccomp(""),
             apparmor(AppArmor::WithoutParser),

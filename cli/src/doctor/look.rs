@@ -27,6 +27,8 @@ pub(super) struct HostFacts {
     pub(super) namespaces: BTreeSet<String>,
     /// Names in /proc/filesystems.
     pub(super) filesystems: BTreeSet<String>,
+    /// Names of the modules that are installed for this kernel; it loads a file system's own at the first mount.
+    pub(super) modules: BTreeSet<String>,
     /// Controllers by the version of the hierarchy they are on.
     pub(super) v1: BTreeSet<String>,
     pub(super) v2: BTreeSet<String>,
@@ -84,11 +86,13 @@ pub(super) fn machine(flags: &DoctorFlags) -> HostFacts {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let mounts = mountinfo::own().unwrap_or_default();
     let status = read("/proc/self/status");
+    let kernel = read("/proc/sys/kernel/osrelease").trim().to_owned();
     HostFacts {
         root: status
             .lines()
             .any(|l| l.strip_prefix("Uid:").is_some_and(|l| l.split_whitespace().nth(1) == Some("0"))),
-        kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+        modules: modules(&read(&format!("/lib/modules/{kernel}/modules.dep"))),
+        kernel,
         namespaces: names("/proc/self/ns"),
         filesystems: read("/proc/filesystems")
             .lines()
@@ -118,6 +122,13 @@ pub(super) fn machine(flags: &DoctorFlags) -> HostFacts {
         network: network(&flags.cni_conf_dir, &flags.cni_bin_dir, flags.cni_external),
         folders: vec![folder("--root", &flags.root), folder("--state", &flags.state)],
     }
+}
+
+/// Names of a table of modprobe's, as in `kernel/fs/overlayfs/overlay.ko.xz: kernel/…` (modules.dep(5)).
+fn modules(table: &str) -> BTreeSet<String> {
+    let paths = table.lines().filter_map(|line| line.split(':').next());
+    let files = paths.filter_map(|path| path.rsplit('/').next());
+    files.filter_map(|file| file.split_once(".ko")).map(|(name, _)| name.to_owned()).collect()
 }
 
 /// Devices in use, after a line of titles.
@@ -227,6 +238,13 @@ mod tests {
         let found: Vec<String> = v1_controllers(&mounts).into_iter().collect();
         assert_eq!(found, ["cpu", "cpuacct", "memory"]);
         assert!(v2_controllers(&mountinfo::parse(b"31 24 0:28 / /x rw - cgroup cgroup rw,cpu\n")).is_empty());
+    }
+
+    #[test]
+    fn modules_are_named_without_their_folders_and_endings() {
+        let table = "kernel/fs/overlayfs/overlay.ko.xz:\nkernel/net/nf_nat.ko: kernel/net/nf_conntrack.ko\n";
+        assert_eq!(modules(table), BTreeSet::from(["overlay".to_owned(), "nf_nat".to_owned()]));
+        assert!(modules("").is_empty());
     }
 
     #[tokio::test]

@@ -252,6 +252,13 @@ fn no_sandbox_no_volume() {
             "address range",
         ),
         ("FailedCreatePodSandBox", "portmap: port 8080 is in use by pod default/a", "hostPort"),
+        (
+            "FailedCreatePodSandBox",
+            "plugin portmap failed: a process of the host listens on host port 80/TCP, so a/b cannot have it; end it or \
+             change the port",
+            "hostPort",
+        ),
+        ("FailedCreatePodSandBox", "plugin bridge failed: no such device", "network"),
         ("FailedMount", "MountVolume.SetUp failed for volume \"x\": hostPath type check failed", "volume"),
     ] {
         status.events = Arc::from([event("", reason, message)]);

@@ -1,6 +1,9 @@
 everything >/tmp/before
 install
 mkdir -p /var/lib/gantry/layers/a /run/gantry/monitors /var/lib/kubelet/pods
+# As pods leave them.
+mkdir -p /var/lib/cni/networks/gantry /var/lib/cni/results /var/log/pods
+touch /var/lib/cni/networks/gantry/lock
 echo x >/var/lib/gantry/layers/a/b
 remove
 [ -f /var/lib/gantry/layers/a/b ] || fail "removal took the state along"
@@ -14,5 +17,6 @@ equal "a file on a mount" precious "$(cat /var/lib/gantry/mounted/file)"
 umount /var/lib/gantry/mounted
 purge
 grep -q '/var/lib/kubelet stays' /tmp/said || fail "$(cat /tmp/said)"
+[ ! -e /var/log/pods ] || fail "an empty folder of logs is left"
 rm -r /var/lib/kubelet
 unchanged /tmp/before

@@ -34,6 +34,9 @@ equal "what bash completes" explain "$completed"
 for file in zsh/vendor-completions/_gantry fish/vendor_completions.d/gantry.fish; do
     grep -q timeline "/usr/share/$file" || fail "no $file"
 done
+# The pods of README, as it says.
+(cd /tmp && cp -r /usr/share/doc/gantry/examples . && ls examples/web.yaml examples/broken.yaml) || fail "no examples"
+rm -r /tmp/examples
 equal "mode of the state" 711 "$(stat --format %a /var/lib/gantry)"
 for unit in gantry.service kubelet.service kubelet.service.d/10-kubeadm.conf kubelet.service.d/20-gantry.conf; do
     [ -f "/usr/lib/systemd/system/$unit" ] || fail "no $unit"
