@@ -22,7 +22,7 @@ pub(crate) use fit::Shortage;
 pub(crate) use fit::{is_extended, is_extended_resource};
 pub(crate) use labels::any_fits;
 pub(crate) use pressure::under;
-pub(crate) use resize::{Infeasible, ResizeRules, feasible};
+pub(crate) use resize::{Infeasible, ResizeRules, feasible, may_swap};
 pub(crate) use sysctls::Allowed;
 pub(crate) use sysctls::SAFE_SYSCTLS;
 

@@ -3,6 +3,7 @@
 
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
+mod existing;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
 pub mod tree;
@@ -11,8 +12,8 @@ mod units;
 use std::fmt;
 
 use futures_util::future::BoxFuture;
-use gantry_model::cgroup::Together;
 use gantry_model::cgroup::limits::{Limits, Rules};
+use gantry_model::cgroup::{Reserved, Together};
 use gantry_model::pod::{Pod, PodUid};
 
 /// Cgroups of pods. All calls are idempotent.
@@ -28,6 +29,9 @@ pub trait Cgroups: Send + Sync + fmt::Debug {
     fn memory_in_use<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<Option<u64>, Error>>;
     /// From now on all pods together get no more than this.
     fn hold<'a>(&'a self, all: &'a Together) -> BoxFuture<'a, Result<(), Error>>;
+    /// Holds a cgroup that others made and live in, as a configuration names it. None is made. Where nothing is
+    /// reserved there is nothing to hold it to, which is an error.
+    fn enforce<'a>(&'a self, name: &'a str, to: Option<Reserved>) -> BoxFuture<'a, Result<(), Error>>;
     /// Kills what is left in it and removes it; succeeds when it is not there.
     fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>>;
 }

@@ -147,6 +147,8 @@ pub struct NodeOverrides {
     pub ips: Option<Vec<IpAddr>>,
     /// Without what is reserved; all that the machine has without.
     pub allocatable: Option<Allocatable>,
+    /// Burstable pods get a share of the machine's swap, where it can be limited.
+    pub limited_swap: bool,
 }
 
 /// This machine's facts, with pod logs below `pod_logs_dir`.
@@ -172,6 +174,8 @@ pub fn facts(pod_logs_dir: PathBuf, given: &NodeOverrides) -> Result<NodeConfig,
         resolver: Arc::new(resolver),
         cgroup_v2,
         swap: counts_swap(cgroup_v2),
+        limited_swap: (given.limited_swap && can_limit_swap())
+            .then(|| bytes_of(&text, "SwapTotal:").unwrap_or(0)),
         seccomp_default: false,
         seccomp_root: "/var/lib/kubelet/seccomp".into(),
         cluster_domain,
@@ -187,6 +191,12 @@ fn resolv_conf(given: &NodeOverrides) -> Source {
         Some(path) if path.as_os_str().is_empty() => Source::Nowhere(given.ips.clone().unwrap_or_default()),
         Some(path) => Source::File(path.clone()),
     }
+}
+
+/// Whether containers can have a part of the swap: cgroup v2 alone says how much.
+#[must_use]
+pub fn can_limit_swap() -> bool {
+    Layout::detect().is_ok_and(|layout| layout.is_unified()) && counts_swap(true)
 }
 
 /// As the kubelet looks: on v2 in its own cgroup, for the root one has no limits.
@@ -270,7 +280,11 @@ pub fn host_ips(node: &Node) -> Vec<String> {
 
 /// proc_meminfo(5): `MemTotal:  16316412 kB`.
 fn mem_total(meminfo: &str) -> Option<i64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    bytes_of(meminfo, "MemTotal:")
+}
+
+fn bytes_of(meminfo: &str, name: &str) -> Option<i64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     let kilobytes: i64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kilobytes.checked_mul(1024)
 }
@@ -340,5 +354,6 @@ mod tests {
     fn memory_is_read_in_bytes() {
         assert_eq!(mem_total("MemTotal:       16316412 kB\nMemFree: 1 kB\n"), Some(16_316_412 * 1024));
         assert_eq!(mem_total("MemFree: 1 kB\n"), None);
+        assert_eq!(bytes_of("MemTotal: 1 kB\nSwapTotal:       2 kB\n", "SwapTotal:"), Some(2048));
     }
 }

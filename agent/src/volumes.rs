@@ -21,7 +21,7 @@ mod payload;
 mod removal;
 mod sub_path;
 
-pub use mounts::share;
+pub use mounts::{keeps_out_of_swap, share};
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -2,13 +2,15 @@
 //! the VM that has it; without, the same calls in the plain tree.
 
 use std::fs;
-use std::path::PathBuf;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use gantry_agent::cgroups::Cgroups;
 use gantry_agent::cgroups::tree::Tree;
+use gantry_model::cgroup::Reserved;
 use gantry_proto::cri;
 use gantry_systemd::{Property, Systemd, Value};
 use gantry_tests::leakcheck::tagged_cgroups;
@@ -253,6 +255,78 @@ fn rt_5_1_what_is_ended_behind_the_agents_back_comes_back_with_its_limits() -> R
         assert_eq!(quota.split(' ').next(), Some("13000"));
     }
     place.runtime.block_on(tree.tear_down(&pod.uid))?;
+    assert_eq!(tagged_cgroups(&tag)?, Vec::<PathBuf>::new());
+    Ok(())
+}
+
+/// Ends with its maker.
+struct Hungry(Child);
+
+impl Hungry {
+    /// 20 MB and more, in `folder`.
+    fn within(folder: &Path) -> Result<Self> {
+        let script = "echo $$ > \"$0\"; x=$(head -c 20000000 /dev/zero | tr '\\0' a); echo held; sleep 600; echo ${#x}";
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]).arg(folder.join("cgroup.procs")).stdout(Stdio::piped());
+        let mut child = shell.spawn()?;
+        let mut told = String::new();
+        BufReader::new(child.stdout.take().context("no stdout")?).read_line(&mut told)?;
+        ensure!(told == "held\n", "{told:?}");
+        Ok(Self(child))
+    }
+}
+
+impl Drop for Hungry {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn daemons_are_held_in_a_cgroup_that_is_there_and_none_is_made_for_them() -> Result<()> {
+    let place = place_of(LIMITED)?;
+    let tag = format!("gantrydaemons{}", std::process::id());
+    let tree = Tree::new(&format!("/{tag}"), 2000, driver())?;
+    // A cgroup with a pod in it stands for one of daemons: it has all controllers, however it is made.
+    place.runtime.block_on(tree.set_up(place.pod()?))?;
+    let name = cgroup(&[&tag]);
+    let file = |v1: &str, v2: &str| -> Result<(PathBuf, bool)> {
+        let folders = tagged_cgroups(&tag)?;
+        let own: Vec<&PathBuf> =
+            folders.iter().filter(|folder| folder.ends_with(name.trim_matches('/'))).collect();
+        let find = |file: &str| own.iter().map(|folder| folder.join(file)).find(|path| path.exists());
+        let of_v1 = find(v1).map(|path| (path, true));
+        of_v1.or_else(|| find(v2).map(|path| (path, false))).with_context(|| format!("no {v1}, no {v2}"))
+    };
+    let value =
+        |v1: &str, v2: &str| -> Result<String> { Ok(fs::read_to_string(file(v1, v2)?.0)?.trim().to_owned()) };
+    let memory = || value("memory.limit_in_bytes", "memory.max");
+    let enforce = |name: &str, to| place.runtime.block_on(tree.enforce(name, to));
+    let to = Reserved { cpu: Some(500), memory: Some(256 << 20), pids: Some(100) };
+    enforce(&name, Some(to))?;
+    let weight = value("cpu.shares", "cpu.weight")?;
+    assert!(matches!(weight.as_str(), "512" | "20"), "{weight}");
+    assert_eq!((memory()?, value("pids.max", "pids.max")?), ((256 << 20).to_string(), "100".to_owned()));
+    // What is not reserved stays as it is.
+    enforce(&name, Some(Reserved { cpu: Some(1000), ..Reserved::default() }))?;
+    let weight = value("cpu.shares", "cpu.weight")?;
+    assert!(matches!(weight.as_str(), "1024" | "39"), "{weight}");
+    let told = enforce(&name, None).unwrap_err().to_string();
+    assert_eq!(told, format!("[{tag:?}] cgroup is not configured properly"));
+    let (limit, is_v1) = file("memory.limit_in_bytes", "memory.max")?;
+    if is_v1 {
+        let hungry = Hungry::within(limit.parent().context("a folder")?)?;
+        let told = enforce(&name, Some(Reserved { memory: Some(1 << 20), ..to })).unwrap_err().to_string();
+        assert!(told.starts_with("unable to set memory limit to 1048576 (current usage: "), "{told}");
+        drop(hungry);
+    }
+    let other = format!("{tag}missing");
+    let told = enforce(&cgroup(&[&other]), Some(to)).unwrap_err().to_string();
+    let words = if is_v1 { "has some missing paths: " } else { "could not read controllers for cgroup " };
+    assert!(told.contains(words) && told.contains(&format!("[{other:?}]")), "{told}");
+    assert_eq!(tagged_cgroups(&other)?, Vec::<PathBuf>::new());
+    place.runtime.block_on(tree.tear_down(&place.pod()?.uid))?;
     assert_eq!(tagged_cgroups(&tag)?, Vec::<PathBuf>::new());
     Ok(())
 }

@@ -158,6 +158,38 @@ fn limits_change_under_a_running_container_up_and_down() -> Result<()> {
     node.assert_clean(&ready.before)
 }
 
+/// As the kubelet says it with LimitedSwap: only v2 counts swap by itself.
+#[test]
+fn a_container_has_the_swap_that_it_is_given_and_loses_it_again() -> Result<()> {
+    if leakcheck::mounts()?.iter().any(|mount| mount.kind == "cgroup") {
+        gantry_tests::not_run("memory.swap.max is a file of cgroup v2");
+        return Ok(());
+    }
+    let ready = ready()?;
+    let node = &ready.node;
+    let pod = Pod::run(node, "swap")?;
+    let mut config = pod::container_config("swap", &ready.image, &["/workload", "sleep", "60"]);
+    let resources = config.linux.get_or_insert_default().resources.get_or_insert_default();
+    resources.memory_limit_in_bytes = 64 << 20;
+    let id = pod.start(&config)?;
+    let swap = || node.cgroup_value(&id, "memory.memsw.limit_in_bytes", "memory.swap.max");
+    assert_eq!(swap()?, "max", "nothing was said about it");
+    for bytes in ["8388608", "0"] {
+        let unified = [("memory.swap.max".to_owned(), bytes.to_owned())].into();
+        update(node, &id, cri::LinuxContainerResources { unified, ..Default::default() })?;
+        assert_eq!(swap()?, bytes);
+    }
+    pod.remove()?;
+    // And from its start.
+    let pod = Pod::run(node, "swaps")?;
+    let resources = config.linux.get_or_insert_default().resources.get_or_insert_default();
+    resources.unified.insert("memory.swap.max".to_owned(), "4194304".to_owned());
+    let id = pod.start(&config)?;
+    assert_eq!(node.cgroup_value(&id, "memory.memsw.limit_in_bytes", "memory.swap.max")?, "4194304");
+    pod.remove()?;
+    node.assert_clean(&ready.before)
+}
+
 #[test]
 fn an_update_of_which_the_kernel_refuses_a_part_changes_nothing() -> Result<()> {
     let ready = ready()?;

@@ -18,3 +18,14 @@ pub struct Together {
     /// Bytes by size of a page, in KiB.
     pub huge_pages: BTreeMap<i64, i64>,
 }
+
+/// What daemons beside the pods have together: of the system, or Kubernetes' own. None of it is no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Reserved {
+    /// Thousandths of cores; a weight, not a limit.
+    pub cpu: Option<i64>,
+    /// Bytes.
+    pub memory: Option<i64>,
+    /// Processes and threads.
+    pub pids: Option<i64>,
+}

@@ -70,10 +70,11 @@ fn request(container: &Container, name: &str) -> i64 {
     container.written.requests.get(name).map_or(0, |text| amount(name, text))
 }
 
-/// By GetContainerSwapBehavior, of a node whose pods may.
-fn may_swap(pod: &Pod, container: &Container) -> bool {
-    let limit = container.written.limits.get("memory").map_or(0, |text| amount("memory", text));
-    !is_critical(pod) && qos(pod) == Qos::Burstable && request(container, "memory") != limit
+/// By `GetContainerSwapBehavior`, of a node whose pods may. Who asks for all that it may have is not to be slowed.
+pub(crate) fn may_swap(pod: &Pod, container: &Container) -> bool {
+    let of = container.resources;
+    let asks_for_all = of.memory_request.unwrap_or(0) == of.memory_limit.unwrap_or(0);
+    !is_critical(pod) && qos(pod) == Qos::Burstable && !asks_for_all
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::{BoxFuture, ready};
-use gantry_model::cgroup::Together;
 use gantry_model::cgroup::limits::{Limits, Rules, of_pod};
+use gantry_model::cgroup::{Reserved, Together};
 use gantry_model::pod::{Pod, PodUid};
 
 use super::{Cgroups, Error};
@@ -22,6 +22,7 @@ struct State {
     in_use: BTreeMap<PodUid, u64>,
     failure: Option<String>,
     all: Option<Together>,
+    reserved: Vec<(String, Option<Reserved>)>,
 }
 
 impl FakeCgroups {
@@ -38,6 +39,12 @@ impl FakeCgroups {
     #[must_use]
     pub fn all(&self) -> Option<Together> {
         self.state().all.clone()
+    }
+
+    /// What others' cgroups were held to, in this order.
+    #[must_use]
+    pub fn reserved(&self) -> Vec<(String, Option<Reserved>)> {
+        self.state().reserved.clone()
     }
 
     /// What the pod was held to, oldest first.
@@ -100,6 +107,18 @@ impl Cgroups for FakeCgroups {
             Some(message) => Err(Error { message: message.clone() }),
             None => {
                 state.all = Some(all.clone());
+                Ok(())
+            }
+        };
+        Box::pin(ready(result))
+    }
+
+    fn enforce<'a>(&'a self, name: &'a str, to: Option<Reserved>) -> BoxFuture<'a, Result<(), Error>> {
+        let mut state = self.state();
+        let result = match &state.failure {
+            Some(message) => Err(Error { message: message.clone() }),
+            None => {
+                state.reserved.push((name.to_owned(), to));
                 Ok(())
             }
         };

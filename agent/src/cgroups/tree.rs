@@ -18,14 +18,15 @@ use std::time::{Duration, Instant};
 use futures_util::future::BoxFuture;
 use gantry_base::error::chain;
 use gantry_cgroup::{Hierarchy, Layout};
-use gantry_model::cgroup::Together;
 use gantry_model::cgroup::limits::{self, BEST_EFFORT, Limits, Rules};
 use gantry_model::cgroup::names::{self, Driver};
+use gantry_model::cgroup::{Reserved, Together};
 use gantry_model::pod::qos::{Qos, qos};
 use gantry_model::pod::{Pod, PodUid};
 use gantry_systemd::Property;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use super::existing;
 use super::units::{self, Units};
 use super::{Cgroups, Error};
 use crate::cgroups::page_sizes;
@@ -195,6 +196,21 @@ impl Inner {
                 })
             }
         }
+    }
+
+    /// Of a cgroup that is there.
+    fn enforce(&self, name: &str, to: Option<Reserved>) -> Result<(), String> {
+        let driver = if self.units.is_some() { Driver::Systemd } else { Driver::Cgroupfs };
+        let steps = names::steps_of(driver, name);
+        let steps: Vec<&str> = steps.iter().map(String::as_str).collect();
+        let to =
+            to.ok_or_else(|| format!("{} cgroup is not configured properly", existing::in_go(&steps)))?;
+        let path = names::path(driver, "", &steps);
+        let path = Path::new(path.trim_start_matches('/'));
+        existing::check(&self.layout, path, &steps)?;
+        existing::warn_if_tight(&self.layout, path, to);
+        self.tell(path, || units::of_reserved(&to, self.is_unified()))?;
+        existing::hold(&self.layout, path, to)
     }
 
     fn is_unified(&self) -> bool {
@@ -432,12 +448,12 @@ fn make_folder(folder: &Path) -> Result<(), String> {
     }
 }
 
-fn set(path: &Path, value: &str) -> Result<(), String> {
+pub(super) fn set(path: &Path, value: &str) -> Result<(), String> {
     write_file(path, value).map_err(|error| failed(&format!("write {value:?} to"), path, &error))
 }
 
 /// Never makes a file: one that is missing is a controller that is missing.
-fn write_file(path: &Path, value: &str) -> io::Result<()> {
+pub(super) fn write_file(path: &Path, value: &str) -> io::Result<()> {
     fs::OpenOptions::new().write(true).open(path)?.write_all(value.as_bytes())
 }
 
@@ -543,6 +559,11 @@ impl Cgroups for Tree {
     fn hold<'a>(&'a self, all: &'a Together) -> BoxFuture<'a, Result<(), Error>> {
         let (inner, all) = (self.inner.clone(), all.clone());
         Box::pin(blocking(move || inner.hold(&all)))
+    }
+
+    fn enforce<'a>(&'a self, name: &'a str, to: Option<Reserved>) -> BoxFuture<'a, Result<(), Error>> {
+        let (inner, name) = (self.inner.clone(), name.to_owned());
+        Box::pin(blocking(move || inner.enforce(&name, to)))
     }
 
     fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {

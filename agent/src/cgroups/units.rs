@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
 use gantry_base::error::chain;
-use gantry_model::cgroup::Together;
 use gantry_model::cgroup::limits::{Limits, shares, weight};
+use gantry_model::cgroup::{Reserved, Together};
 use gantry_systemd::{Property, Systemd, Value};
 
 const SECOND: u64 = 1_000_000;
@@ -117,6 +117,15 @@ pub(super) fn of_together(all: &Together, unified: bool) -> Vec<Property> {
     list
 }
 
+/// What daemons have together.
+pub(super) fn of_reserved(to: &Reserved, unified: bool) -> Vec<Property> {
+    let to = to.held_to();
+    let cpu = to.cpu.map(|milli| cpu(shares(milli), unified));
+    let memory = to.memory.map(|bytes| memory(bytes, unified));
+    let pids = to.pids.map(|pids| Property::number("TasksMax", amount(pids)));
+    cpu.into_iter().chain(memory).chain(pids).collect()
+}
+
 fn cpu(shares: i64, unified: bool) -> Property {
     if unified {
         Property::number("CPUWeight", amount(weight(shares)))
@@ -183,6 +192,10 @@ mod tests {
         );
         let all = Together { cpu: 1500, memory: Some(7), pids: None, huge_pages: BTreeMap::new() };
         assert_eq!(words(of_together(&all, false)), ["CPUShares=1536", "MemoryLimit=7"]);
+        let daemons = Reserved { cpu: Some(500), memory: Some(7), pids: Some(0) };
+        assert_eq!(words(of_reserved(&daemons, true)), ["CPUWeight=20", "MemoryMax=7", "TasksMax=1"]);
+        let weighed = Reserved { cpu: Some(500), ..Reserved::default() };
+        assert_eq!(words(of_reserved(&weighed, false)), ["CPUShares=512"]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::{Host, KubeletFlags, to_json};
 
 /// Fields that must stay at their default, by JSON path, and why. docs/ledger/kubelet-config.md
 /// holds the same ones.
-pub const FIELDS: [(&str, &str); 26] = [
+pub const FIELDS: [(&str, &str); 23] = [
     ("tlsCurvePreferences", "the key exchange is that of the TLS library"),
     ("cgroupsPerQOS", "pods always get their cgroups by quality of service"),
     ("cpuManagerPolicy", "containers share all CPUs"),
@@ -22,14 +22,6 @@ pub const FIELDS: [(&str, &str); 26] = [
     ("qosReserved", "nothing is reserved by quality of service"),
     ("enableControllerAttachDetach", "the controller attaches volumes"),
     ("reservedSystemCPUs", "containers share all CPUs: reserve an amount by systemReserved"),
-    (
-        "systemReservedCgroup",
-        "nothing is enforced on cgroups of the system: systemReserved lowers what is allocatable",
-    ),
-    (
-        "kubeReservedCgroup",
-        "nothing is enforced on cgroups of the system: kubeReserved lowers what is allocatable",
-    ),
     ("shutdownGracePeriod", "the node's shutdown is not delayed: drain it before"),
     ("shutdownGracePeriodCriticalPods", "the node's shutdown is not delayed: drain it before"),
     ("shutdownGracePeriodByPodPriority", "the node's shutdown is not delayed: drain it before"),
@@ -39,15 +31,13 @@ pub const FIELDS: [(&str, &str); 26] = [
     ("logging.options.json.splitStream", "all goes to stderr"),
     ("logging.options.text.infoBufferSize", "nothing is buffered"),
     ("logging.options.json.infoBufferSize", "nothing is buffered"),
-    ("memorySwap.swapBehavior", "containers get no swap"),
     ("userNamespaces.idsPerPod", "a pod's user namespace has 65536 ids"),
     ("enableContentionProfiling", "there is no such profile"),
     ("imageServiceEndpoint", "images come from the same runtime as containers"),
 ];
 
 /// Values of [`FIELDS`] that mean the default though they are not it.
-const AS_GOOD: [(&str, &str); 2] =
-    [("memorySwap.swapBehavior", "\"NoSwap\""), ("userNamespaces.idsPerPod", "65536")];
+const AS_GOOD: [(&str, &str); 1] = [("userNamespaces.idsPerPod", "65536")];
 
 /// Fields that change nothing here, by JSON path, and why; whoever sets one is told once.
 pub const INERT: [(&str, &str); 18] = [
@@ -129,14 +119,6 @@ pub(super) fn problems(config: &KubeletConfiguration, flags: &KubeletFlags, host
         if value != default && !as_good && !(nothing && default.is_null()) {
             found.push(format!(
                 "{path} {text} is not supported by this kubelet, {why}; leave it at {default}"
-            ));
-        }
-    }
-    for level in config.enforce_node_allocatable.iter().flatten() {
-        if !matches!(level.as_str(), "pods" | "none") {
-            found.push(format!(
-                "enforceNodeAllocatable {level:?} is not supported by this kubelet: only pods are held to what is \
-                 allocatable"
             ));
         }
     }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::*;
 
 pub(crate) mod ledger;
+mod reserved;
 
 const V1: Host = Host { unified: false };
 const V2: Host = Host { unified: true };

@@ -171,6 +171,15 @@ fn node_allocatable(config: &KubeletConfiguration, _: Host) -> Vec<String> {
                          \"kube-reserved\", \"kube-reserved-compressible\" or \"none\"";
     let mut found = Vec::new();
     let levels = config.enforce_node_allocatable.as_deref().unwrap_or_default();
+    let has = |level: String| levels.contains(&level);
+    for whose in ["system", "kube"] {
+        if has(format!("{whose}-reserved")) && has(format!("{whose}-reserved-compressible")) {
+            found.push(format!(
+                "both \"{whose}-reserved\" and \"{whose}-reserved-compressible\" cannot be specified together in \
+                 enforceNodeAllocatable (--enforce-node-allocatable)"
+            ));
+        }
+    }
     let mut seen = BTreeSet::new();
     for level in levels {
         if !seen.insert(level) {
@@ -185,6 +194,12 @@ fn node_allocatable(config: &KubeletConfiguration, _: Host) -> Vec<String> {
                  \"none\" is specified"
                     .to_owned(),
             ),
+            "system-reserved" | "system-reserved-compressible" if config.system_reserved_cgroup.is_empty() => {
+                found.push(needs_cgroup("system"));
+            }
+            "kube-reserved" | "kube-reserved-compressible" if config.kube_reserved_cgroup.is_empty() => {
+                found.push(needs_cgroup("kube"));
+            }
             "pods" | "none" | "system-reserved" | "system-reserved-compressible" | "kube-reserved"
             | "kube-reserved-compressible" => {}
             _ => found.push(format!(
@@ -193,6 +208,13 @@ fn node_allocatable(config: &KubeletConfiguration, _: Host) -> Vec<String> {
         }
     }
     found
+}
+
+fn needs_cgroup(whose: &str) -> String {
+    format!(
+        "{whose}ReservedCgroup (--{whose}-reserved-cgroup) must be specified when \"{whose}-reserved\" or \
+         \"{whose}-reserved-compressible\" included in enforceNodeAllocatable (--enforce-node-allocatable)"
+    )
 }
 
 fn images(config: &KubeletConfiguration, _: Host) -> Vec<String> {

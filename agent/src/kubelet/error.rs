@@ -83,6 +83,9 @@ pub enum Error {
     Node(#[from] node::Error),
     #[error(transparent)]
     Cgroups(#[from] cgroups::Error),
+    /// In upstream's words.
+    #[error("Failed to start ContainerManager: {0}")]
+    Reserved(String),
     #[error(transparent)]
     Probes(#[from] probe::net::Error),
     #[error(transparent)]

@@ -107,7 +107,7 @@ impl Parts<'_> {
         let (statics_in, statics) = watch::channel(status::Statics::default());
         let (pressures_in, pressures) = watch::channel(Pressures::new());
         let node = self.register(&mut agent, pulse, pressures, recorder.clone())?;
-        self.hold_pods(recorder.clone())?;
+        self.hold_pods(recorder.clone()).await?;
         // Their tasks end with the process.
         drop(events::run(self.clients.as_ref().map(|c| c.events.clone()), &self.name, queue, pods.clone()));
         let shown = seen.clone().unwrap_or(nothing);
@@ -251,8 +251,8 @@ impl Parts<'_> {
         known
     }
 
-    /// Pods together get what is not reserved.
-    fn hold_pods(&self, recorder: Recorder) -> Result<(), Error> {
+    /// Pods together get what is not reserved, and daemons what is.
+    async fn hold_pods(&self, recorder: Recorder) -> Result<(), Error> {
         let settings = wiring::registration(self.flags, self.config, &self.name)?;
         let machine = machine::read(&PathBuf::from(&self.flags.root_dir))?;
         let holding = Holding {
@@ -261,6 +261,8 @@ impl Parts<'_> {
             recorder,
             metrics: self.deps.metrics.clone(),
         };
+        let reserved = wiring::reserved_cgroups(self.config);
+        enforce::reserve(&reserved, &holding).await.map_err(Error::Reserved)?;
         // Ends once it has worked.
         drop(enforce::start(&settings, &machine, holding));
         Ok(())

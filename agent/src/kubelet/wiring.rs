@@ -9,6 +9,7 @@ use std::time::Duration;
 use gantry_kube_client::identity::bootstrap;
 use gantry_kube_client::identity::client::{Limits, Pace};
 use gantry_metrics::Metrics;
+use gantry_model::cgroup::Reserved;
 use gantry_model::cgroup::limits::Rules;
 use gantry_model::go_duration::Span;
 use gantry_model::quantity;
@@ -22,8 +23,9 @@ use crate::gc::{images, logs};
 use crate::images as pulls;
 use crate::images::queue::Settings as Queue;
 use crate::manifest::api::NodeSettings;
-use crate::node::{NodeOverrides, has_app_armor};
+use crate::node::{self, NodeOverrides, has_app_armor};
 use crate::registration;
+use crate::registration::enforce::ReservedCgroup;
 use crate::runtime::cri::driver::Driver;
 use crate::static_pods::url::Address;
 use gantry_server::authn::Authentication;
@@ -110,6 +112,7 @@ pub(super) fn parse_node_overrides(
 ) -> Result<NodeOverrides, Error> {
     let (ips, _) = node_ips(&flags.node_ip)?;
     Ok(NodeOverrides {
+        limited_swap: config.memory_swap.swap_behavior == "LimitedSwap",
         name: Some(name.to_owned()),
         resolv_conf: config.resolv_conf.as_ref().map(PathBuf::from),
         cluster_domain: Some(config.cluster_domain.clone()),
@@ -274,6 +277,32 @@ pub(super) fn registration(
     })
 }
 
+/// The cgroups of daemons that are held to what is reserved, in upstream's order.
+pub(super) fn reserved_cgroups(config: &KubeletConfiguration) -> Vec<ReservedCgroup> {
+    let levels = config.enforce_node_allocatable.as_deref().unwrap_or_default();
+    let system = ("system", &config.system_reserved_cgroup, &config.system_reserved);
+    let kube = ("kube", &config.kube_reserved_cgroup, &config.kube_reserved);
+    let all = [(system, false), (kube, false), (system, true), (kube, true)];
+    let of = |((whose, name, amounts), compressible): ((&'static str, &String, &Amounts), bool)| {
+        let level =
+            if compressible { format!("{whose}-reserved-compressible") } else { format!("{whose}-reserved") };
+        let cpu = amounts.get("cpu").map(|text| saturated(quantity::parse_milli(text)));
+        let units = |name: &str| {
+            let text = amounts.get(name).filter(|_| !compressible)?;
+            Some(saturated(quantity::parse_units(text)))
+        };
+        let to = Reserved { cpu, memory: units("memory"), pids: units("pid") };
+        let to = Some(to).filter(|_| !amounts.is_empty());
+        levels.contains(&level).then(|| ReservedCgroup { whose, name: name.clone(), compressible, to })
+    };
+    all.into_iter().filter_map(of).collect()
+}
+
+/// What is no amount was refused before.
+fn saturated(amount: Result<i64, QuantityError>) -> i64 {
+    amount.unwrap_or_else(|error| if matches!(error, QuantityError::TooLarge { .. }) { i64::MAX } else { 0 })
+}
+
 /// When pods are ended for what the node is short of.
 pub(super) fn eviction(config: &KubeletConfiguration) -> Result<eviction::Policy, Error> {
     eviction::policy(config).map_err(Error::Eviction)
@@ -341,7 +370,7 @@ pub(super) fn admission(config: &KubeletConfiguration) -> Result<NodeSettings, E
         resizes: ResizeRules {
             static_cpu: config.cpu_manager_policy == "static",
             static_memory: config.memory_manager_policy == "Static",
-            limited_swap: config.memory_swap.swap_behavior == "LimitedSwap",
+            limited_swap: config.memory_swap.swap_behavior == "LimitedSwap" && node::can_limit_swap(),
         },
     })
 }

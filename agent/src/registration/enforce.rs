@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gantry_metrics::Metrics;
+use gantry_model::cgroup::Reserved;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -31,6 +32,50 @@ pub(crate) struct Holding {
     pub recorder: Recorder,
     /// Counts the writes.
     pub metrics: Arc<Metrics>,
+}
+
+/// A cgroup of daemons that is held to what is reserved for them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ReservedCgroup {
+    /// `system` or `kube`.
+    pub whose: &'static str,
+    /// As the configuration names it.
+    pub name: String,
+    /// Only what can be shared out when it is short.
+    pub compressible: bool,
+    /// To what; none where nothing at all is reserved.
+    pub to: Option<Reserved>,
+}
+
+impl ReservedCgroup {
+    fn failure(&self, error: &crate::cgroups::Error) -> String {
+        let mut whose = self.whose.to_owned();
+        whose.get_mut(..1).into_iter().for_each(str::make_ascii_uppercase);
+        let kind = if self.compressible { "Reserved Compressible" } else { "Reserved" };
+        format!("Failed to enforce {whose} {kind} Cgroup Limits on {:?}: {error}", self.name)
+    }
+}
+
+/// Holds daemons to what is reserved for them, one cgroup after the other.
+///
+/// # Errors
+/// The first that cannot be held, in upstream's words: the kubelet does not start then.
+pub(crate) async fn reserve(all: &[ReservedCgroup], holding: &Holding) -> Result<(), String> {
+    let Holding { cgroups, recorder, metrics, .. } = holding;
+    for one in all {
+        let begun = Instant::now();
+        let held = cgroups.enforce(&one.name, one.to).await;
+        metrics.cgroup_manager_duration.took(["update"], begun.elapsed());
+        if let Err(error) = held {
+            let message = one.failure(&error);
+            let (kind, reason) = (Kind::Warning, "FailedNodeAllocatableEnforcement");
+            recorder.node(NodeNote { kind, reason, message: message.clone() });
+            return Err(message);
+        }
+        let message = format!("Updated limits on {} reserved cgroup {}", one.whose, one.name);
+        recorder.node(NodeNote { kind: Kind::Normal, reason: "NodeAllocatableEnforced", message });
+    }
+    Ok(())
 }
 
 /// Until it has worked.
@@ -93,6 +138,43 @@ mod tests {
         settings.enforce = false;
         let all = Together { cpu: 2000, memory: Some(4 << 30), pids: Some(1000), huge_pages };
         assert_eq!(compose::reserved_resources(&settings, &machine()), all);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn daemons_are_held_to_what_is_reserved_for_them_or_the_kubelet_does_not_start() {
+        let server = FakeApiServer::default();
+        let (recorder, queue) = sink::queue(Arc::new(FakeClock::new(1_700_000_000)));
+        let (_pods, pods) = watch::channel(Arc::from([]));
+        drop(crate::pod_workers::events::run(Some(server.client()), "n1", queue, pods));
+        let cgroups = Arc::new(FakeCgroups::default());
+        let metrics = Arc::new(Metrics::default());
+        let holding = Holding { cgroups: cgroups.clone(), root: "/".to_owned(), recorder, metrics };
+        let of = |whose, name: &str, compressible| ReservedCgroup {
+            whose,
+            name: name.to_owned(),
+            compressible,
+            to: Some(Reserved { cpu: Some(500), ..Reserved::default() }),
+        };
+        let all = [of("system", "/system.slice", false), of("kube", "/kube.slice", true)];
+        reserve(&all, &holding).await.unwrap();
+        let names: Vec<String> = cgroups.reserved().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["/system.slice", "/kube.slice"]);
+        let told = |message: &'static str| {
+            move |server: &FakeApiServer| {
+                server.all("/api/v1/events").into_iter().find(|event| event["message"] == message)
+            }
+        };
+        let done = server.until("told", told("Updated limits on kube reserved cgroup /kube.slice")).await;
+        assert_eq!(done["reason"], "NodeAllocatableEnforced");
+        cgroups.fail(Some("it is gone"));
+        assert_eq!(
+            reserve(&all, &holding).await.unwrap_err(),
+            "Failed to enforce System Reserved Cgroup Limits on \"/system.slice\": it is gone"
+        );
+        assert_eq!(
+            reserve(&all[1..], &holding).await.unwrap_err(),
+            "Failed to enforce Kube Reserved Compressible Cgroup Limits on \"/kube.slice\": it is gone"
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use gantry_cgroup::Layout;
 
 use super::devices::{self, Devices};
+use crate::volumes;
 
 /// Read once: none of it changes while the machine is up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub(crate) struct MachineInfo {
     pub memory: i64,
     /// Bytes; 0 without swap.
     pub swap: i64,
+    /// What is kept in memory may be swapped to the disk, secrets too.
+    pub swaps_tmpfs: bool,
     /// Bytes of the file system of the root folder.
     pub ephemeral: i64,
     /// Bytes by size of a page, in KiB.
@@ -76,6 +79,7 @@ pub(crate) fn read(root_dir: &Path) -> Result<MachineInfo, Error> {
     let path = PathBuf::from("/proc/meminfo");
     let text = fs::read_to_string(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
     let memory = kibibytes(&text, "MemTotal:").ok_or(Error::NoMemTotal { path })?;
+    let swap = kibibytes(&text, "SwapTotal:").unwrap_or(0);
     let there = root_dir.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
     let space = rustix::fs::statvfs(there)
         .map_err(|errno| Error::Space { path: there.to_owned(), source: errno.into() })?;
@@ -90,7 +94,8 @@ pub(crate) fn read(root_dir: &Path) -> Result<MachineInfo, Error> {
     Ok(MachineInfo {
         cores: cores()?,
         memory,
-        swap: kibibytes(&text, "SwapTotal:").unwrap_or(0),
+        swap,
+        swaps_tmpfs: swap > 0 && !volumes::keeps_out_of_swap(),
         ephemeral: i64::try_from(space.f_blocks.saturating_mul(space.f_frsize)).unwrap_or(i64::MAX),
         huge_pages: huge_pages(Path::new("/sys/kernel/mm/hugepages")),
         devices: devices::read(root_dir),

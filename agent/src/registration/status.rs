@@ -32,6 +32,8 @@ const IMPATIENCE: Duration = Duration::from_secs(2);
 const TRIES: usize = 5;
 /// While a node is not ready for the first time, it is told as soon as it is.
 const GRACE: Duration = Duration::from_secs(120);
+const SWAPS_TMPFS: &str = "The tmpfs noswap option is not supported. Memory-backed volumes (e.g. secrets, emptyDirs, \
+                           etc.) might be swapped to disk and should no longer be considered secure.";
 const CGROUP_V1: &str = "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future \
      release. Please migrate to cgroup v2. More information at \
      https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1";
@@ -96,6 +98,9 @@ impl Reporter {
         self.note(Kind::Normal, "Starting", "Starting kubelet.");
         if self.world.machine.cgroup_v1 {
             self.note(Kind::Warning, "CgroupV1", CGROUP_V1);
+        }
+        if self.world.machine.swaps_tmpfs {
+            self.note(Kind::Warning, "PossibleMemoryBackedVolumesOnDisk", SWAPS_TMPFS);
         }
         // The runtime's first answer, so that the first report of a restarted kubelet is no NotReady.
         let mut pulse = self.world.pulse.clone();

@@ -84,6 +84,7 @@ pub(super) fn machine() -> MachineInfo {
         cores: 2,
         memory: 4 << 30,
         swap: 0,
+        swaps_tmpfs: false,
         ephemeral: 1000,
         huge_pages: BTreeMap::from([(2048, 2 << 21)]),
         devices: Devices::Unknown,
@@ -306,6 +307,30 @@ async fn a_node_is_registered_whole_and_ready_at_once() {
     );
     let mut seen = bed.node.clone();
     assert!(seen.wait_for(Option::is_some).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn that_secrets_may_come_to_the_disk_is_told() {
+    let told = |server: &FakeApiServer| {
+        let list = server.all("/api/v1/events");
+        list.into_iter().find(|event| event["reason"] == "PossibleMemoryBackedVolumesOnDisk")
+    };
+    for swaps_tmpfs in [true, false] {
+        let server = FakeApiServer::default();
+        let bed = begin(&server, settings(), MachineInfo { swaps_tmpfs, ..machine() }, Some(well()));
+        bed.server.until("events", |server| (reasons(server).len() >= 4).then_some(())).await;
+        let Some(event) = told(&server) else {
+            assert!(!swaps_tmpfs);
+            continue;
+        };
+        assert!(swaps_tmpfs);
+        assert_eq!(event["type"], "Warning");
+        assert_eq!(
+            event["message"],
+            "The tmpfs noswap option is not supported. Memory-backed volumes (e.g. secrets, emptyDirs, etc.) might be \
+             swapped to disk and should no longer be considered secure."
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]

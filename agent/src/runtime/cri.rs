@@ -65,6 +65,8 @@ pub struct NodeConfig {
     pub cgroup_v2: bool,
     /// Whether the kernel counts swap, so that it can be forbidden.
     pub swap: bool,
+    /// With LimitedSwap the bytes that the node has; without, containers get none.
+    pub limited_swap: Option<i64>,
     /// Containers that say nothing about seccomp get the runtime's default profile.
     pub seccomp_default: bool,
     /// Where profiles of type Localhost are.

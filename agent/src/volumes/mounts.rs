@@ -6,14 +6,15 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gantry_base::mountinfo::{self, MountInfo};
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount,
-    mount_bind_recursive, mount_change, move_mount, open_tree, unmount,
+    FsOpenFlags, MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+    fsconfig_set_flag, fsopen, mount, mount_bind_recursive, mount_change, move_mount, open_tree, unmount,
 };
 
 /// What the kernel has mounted.
@@ -102,6 +103,16 @@ pub(super) fn tmpfs(path: &Path, size: i64) -> io::Result<()> {
         Ok(mount("tmpfs", path, "tmpfs", flags, Some(options.as_c_str()))?)
     };
     without_swap(&NOSWAP_REFUSED, size, attempt)
+}
+
+/// Whether the kernel has a tmpfs whose files never come to the disk. It is asked once, and nothing is mounted.
+#[must_use]
+pub fn keeps_out_of_swap() -> bool {
+    static KEEPS: OnceLock<bool> = OnceLock::new();
+    *KEEPS.get_or_init(|| {
+        let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC);
+        context.and_then(|context| fsconfig_set_flag(context, "noswap")).is_ok()
+    })
 }
 
 /// The kernel has refused the option: it writes a line to its log each time, and is asked once.

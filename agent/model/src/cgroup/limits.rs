@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Together;
+use super::{Reserved, Together};
 use crate::pod::qos::{Qos, peak, qos};
 use crate::pod::{Pod, Resources};
 use crate::quantity::{parse_milli, parse_units};
@@ -237,7 +237,42 @@ impl Together {
     }
 }
 
-/// One file of the cgroup that holds all pods.
+impl Reserved {
+    /// As libcontainer reads it: no bytes are no limit, and one process is the least that systemd can say.
+    #[must_use]
+    pub fn held_to(&self) -> Self {
+        Self {
+            memory: self.memory.filter(|bytes| *bytes != 0),
+            pids: self.pids.map(|pids| pids.max(1)),
+            ..*self
+        }
+    }
+
+    fn files(&self, cpu: Option<Setting>, memory_file: &'static str) -> Vec<CgroupFile> {
+        let Self { memory, pids, .. } = self.held_to();
+        let memory = memory.map(|bytes| ("memory", memory_file, bytes.to_string()));
+        let pids = pids.map(|pids| ("pids", "pids.max", pids.to_string()));
+        let file =
+            |(controller, file, value): Setting| CgroupFile { controller, file: file.to_owned(), value };
+        cpu.into_iter().chain(memory).chain(pids).map(file).collect()
+    }
+
+    /// The files of v1.
+    #[must_use]
+    pub fn v1(&self) -> Vec<CgroupFile> {
+        let cpu = self.cpu.map(|milli| ("cpu", "cpu.shares", shares(milli).to_string()));
+        self.files(cpu, "memory.limit_in_bytes")
+    }
+
+    /// The files of v2.
+    #[must_use]
+    pub fn v2(&self) -> Vec<CgroupFile> {
+        let cpu = self.cpu.map(|milli| ("cpu", "cpu.weight", weight(shares(milli)).to_string()));
+        self.files(cpu, "memory.max")
+    }
+}
+
+/// One file of the cgroup that holds all pods, or of one for daemons.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CgroupFile {
     /// Whose file it is.
@@ -268,6 +303,20 @@ mod tests {
             ..container(&format!("c{index}"))
         };
         Pod { containers: list.iter().enumerate().map(make).collect(), ..pod() }
+    }
+
+    #[test]
+    fn daemons_are_held_to_what_is_reserved_for_them_and_to_nothing_else() {
+        let of = |files: Vec<CgroupFile>| -> Vec<String> {
+            files.into_iter().map(|held| format!("{}={}", held.file, held.value)).collect()
+        };
+        let all = Reserved { cpu: Some(500), memory: Some(1 << 30), pids: Some(100) };
+        assert_eq!(of(all.v1()), ["cpu.shares=512", "memory.limit_in_bytes=1073741824", "pids.max=100"]);
+        assert_eq!(of(all.v2()), ["cpu.weight=20", "memory.max=1073741824", "pids.max=100"]);
+        assert_eq!(of(Reserved { memory: None, pids: None, ..all }.v2()), ["cpu.weight=20"]);
+        assert_eq!(of(Reserved::default().v2()), Vec::<String>::new());
+        let nothing = Reserved { cpu: Some(0), memory: Some(0), pids: Some(0) };
+        assert_eq!(of(nothing.v1()), ["cpu.shares=2", "pids.max=1"], "nobody could live in no memory");
     }
 
     #[test]

@@ -56,6 +56,20 @@ pub fn path(driver: Driver, root: &str, steps: &[&str]) -> String {
     }
 }
 
+/// The steps of a cgroup that a configuration names, as the kubelet reads it: with systemd only its last part counts.
+#[must_use]
+pub fn steps_of(driver: Driver, name: &str) -> Vec<String> {
+    let name = name.trim_matches('/');
+    match driver {
+        Driver::Cgroupfs => name.split('/').filter(|step| !step.is_empty()).map(str::to_owned).collect(),
+        Driver::Systemd => {
+            let last = name.rsplit('/').next().unwrap_or_default();
+            let stem = last.strip_suffix(SLICE).unwrap_or(last);
+            stem.split('-').filter(|step| !step.is_empty()).map(|step| step.replace('_', "-")).collect()
+        }
+    }
+}
+
 /// Steps below a path of either form.
 #[must_use]
 pub fn below(parent: &str, steps: &[&str]) -> String {
@@ -88,6 +102,19 @@ pub fn is_pod(class: &Path, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_configured_cgroup_is_a_path_or_a_slice_by_its_name() {
+        let at = |driver, name: &str| {
+            let steps = steps_of(driver, name);
+            path(driver, "", &steps.iter().map(String::as_str).collect::<Vec<_>>())
+        };
+        assert_eq!(at(Driver::Cgroupfs, "/system.slice"), "/system.slice");
+        assert_eq!(at(Driver::Cgroupfs, "a/b/"), "/a/b");
+        assert_eq!(at(Driver::Systemd, "/system.slice"), "/system.slice");
+        assert_eq!(at(Driver::Systemd, "/kube.slice/kube-node.slice"), "/kube.slice/kube-node.slice");
+        assert_eq!(at(Driver::Systemd, "runtime"), "/runtime.slice");
+    }
 
     #[test]
     fn pods_have_the_names_that_the_kubelet_gives_them() {

@@ -123,10 +123,7 @@ fn every_field_of_upstream_is_honoured_refused_or_inert() {
     };
     for (name, status) in &rows {
         // These are refused or not by their value, and have tests of their own.
-        if matches!(
-            name.as_str(),
-            "cgroupDriver" | "enforceNodeAllocatable" | "singleProcessOOMKill" | "runOnce"
-        ) {
+        if matches!(name.as_str(), "cgroupDriver" | "singleProcessOOMKill" | "runOnce") {
             continue;
         }
         assert_eq!(status == "refused", below(&refused::FIELDS, name), "{name}");

@@ -302,6 +302,36 @@ fn values_that_no_part_can_use_are_told_before_anything_is_begun() {
 }
 
 #[test]
+fn cgroups_of_daemons_are_held_to_what_is_reserved_for_them() {
+    let text = "enforceNodeAllocatable: [pods, kube-reserved, system-reserved-compressible]\n\
+                systemReservedCgroup: /system.slice\nkubeReservedCgroup: /kube\n\
+                systemReserved: {cpu: 500m, memory: 1Gi}\nkubeReserved: {memory: 1Gi, pid: '100'}\n";
+    let kube = Reserved { cpu: None, memory: Some(1 << 30), pids: Some(100) };
+    let system = Reserved { cpu: Some(500), ..Reserved::default() };
+    let of = |whose, name: &str, compressible, to| ReservedCgroup {
+        whose,
+        name: name.to_owned(),
+        compressible,
+        to: Some(to),
+    };
+    let wanted = [of("kube", "/kube", false, kube), of("system", "/system.slice", true, system)];
+    assert_eq!(reserved_cgroups(&loaded(text, "").config), wanted);
+    let flags = "--enforce-node-allocatable=pods,kube-reserved --kube-reserved-cgroup=/kube --kube-reserved=memory=1Gi,pid=100";
+    assert_eq!(reserved_cgroups(&loaded("", flags).config), wanted[..1]);
+    assert_eq!(reserved_cgroups(&loaded("", "").config), []);
+    let nothing = "--enforce-node-allocatable=kube-reserved-compressible --kube-reserved-cgroup=/kube";
+    assert_eq!(reserved_cgroups(&loaded("", nothing).config)[0].to, None);
+}
+
+#[test]
+fn pods_get_swap_where_the_configuration_gives_it() {
+    for (behavior, limited) in [("LimitedSwap", true), ("NoSwap", false), ("''", false)] {
+        let Loaded { flags, config, .. } = loaded(&format!("memorySwap: {{swapBehavior: {behavior}}}\n"), "");
+        assert_eq!(parse_node_overrides(&flags, &config, "n").unwrap().limited_swap, limited, "{behavior}");
+    }
+}
+
+#[test]
 fn thresholds_of_everything_are_none() {
     let Loaded { flags, config, .. } =
         loaded("evictionHard: {memory.available: 100%, nodefs.available: 0%}\n", "");

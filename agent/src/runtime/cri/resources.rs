@@ -14,6 +14,7 @@ use gantry_proto::cri::{
 
 use super::NodeConfig;
 use crate::admission;
+use crate::admission::may_swap;
 
 const GUARANTEED: i64 = -997;
 const BEST_EFFORT: i64 = 1000;
@@ -39,11 +40,14 @@ pub(super) fn linux(pod: &Pod, container: &Container, node: &NodeConfig) -> Linu
         // All processes of the container die together, as the kubelet has it since 1.28.
         unified.insert("memory.oom.group".to_owned(), "1".to_owned());
     }
-    // The kubelet's NoSwap: on v1 the limit of memory and swap together is that of memory alone.
+    // With the kubelet's NoSwap there is none: on v1 the limit of memory and swap together is that of memory alone.
     let mut memory_swap_limit_in_bytes = 0;
     match (node.swap, node.cgroup_v2) {
         (false, _) => {}
-        (true, true) => drop(unified.insert("memory.swap.max".to_owned(), "0".to_owned())),
+        (true, true) => {
+            let share = swap_share(pod, container, node).unwrap_or(0);
+            unified.insert("memory.swap.max".to_owned(), share.to_string());
+        }
         (true, false) => memory_swap_limit_in_bytes = resources.memory_limit.unwrap_or(0),
     }
     let (cpu_period, cpu_quota) = node.rules.cpu(resources.cpu_limit.unwrap_or(0));
@@ -81,6 +85,15 @@ pub(super) fn sandbox_update(id: &str, pod: &Pod, rules: &Rules) -> UpdatePodSan
         overhead: overhead(pod, rules),
         resources: of_sandbox(pod, rules),
     }
+}
+
+/// Of the node's swap the part that the container's memory request is of the node's memory. Who asks for more than
+/// there is gets none.
+fn swap_share(pod: &Pod, container: &Container, node: &NodeConfig) -> Option<i64> {
+    let swap = node.limited_swap.filter(|_| may_swap(pod, container))?;
+    let request = container.resources.memory_request.filter(|request| *request <= node.memory_capacity)?;
+    let share = i128::from(request) * i128::from(swap) / i128::from(node.memory_capacity.max(1));
+    i64::try_from(share).ok()
 }
 
 /// What the pod's containers may use together, for runtimes that size a machine by it.
@@ -259,6 +272,44 @@ mod tests {
         let without = of(true, false);
         assert_eq!((without.memory_swap_limit_in_bytes, file(&without)), (0, None));
         assert_eq!(of(false, false).memory_swap_limit_in_bytes, 0);
+    }
+
+    #[test]
+    fn burstable_containers_get_a_share_of_the_swap_by_their_memory_request() {
+        let swap = |origin, priority, request, limit| {
+            let resources =
+                Resources { memory_request: request, memory_limit: limit, ..Resources::default() };
+            let own = Container { resources, ..container("a") };
+            let mut pod = Pod { origin, containers: vec![own.clone()], ..pod() };
+            pod.placement.priority = priority;
+            let node = NodeConfig { cgroup_v2: true, swap: true, limited_swap: Some(2 << 30), ..node() };
+            linux(&pod, &own, &node).unified.get("memory.swap.max").cloned()
+        };
+        let mib = |count: i64| Some(count << 20);
+        let share = |bytes: i64| Some(bytes.to_string());
+        let api = || Origin::Api;
+        // A quarter of the gibibyte that the node has.
+        assert_eq!(swap(api(), None, mib(256), None), share(512 << 20));
+        assert_eq!(swap(api(), None, mib(256), mib(512)), share(512 << 20));
+        for (priority, request, limit, why) in [
+            (None, None, None, "nothing is asked for"),
+            (None, None, mib(256), "the same, with a limit"),
+            (None, mib(256), mib(256), "request and limit are one"),
+            (Some(2_000_000_000), mib(256), None, "it is critical"),
+            (None, mib(2048), None, "more than the node has"),
+        ] {
+            assert_eq!(swap(api(), priority, request, limit), share(0), "{why}");
+        }
+        assert_eq!(swap(Origin::Static, None, mib(256), None), share(0), "static pods are critical");
+        let without = NodeConfig { cgroup_v2: true, swap: true, ..node() };
+        let own = Container {
+            resources: Resources { memory_request: mib(256), ..Resources::default() },
+            ..container("a")
+        };
+        let pod = Pod { containers: vec![own.clone()], ..pod() };
+        assert_eq!(linux(&pod, &own, &without).unified.get("memory.swap.max").cloned(), share(0));
+        let v1 = NodeConfig { cgroup_v2: false, limited_swap: Some(2 << 30), ..without };
+        assert!(!linux(&pod, &own, &v1).unified.contains_key("memory.swap.max"), "v2 alone");
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub(super) fn node() -> NodeConfig {
         resolver: Arc::default(),
         cgroup_v2: false,
         swap: false,
+        limited_swap: None,
         seccomp_default: false,
         seccomp_root: "/var/lib/kubelet/seccomp".into(),
         cluster_domain: "cluster.local".into(),
