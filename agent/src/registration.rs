@@ -48,6 +48,9 @@ use crate::volumes::Volumes;
 use health::Pulse;
 use machine::{Addresses, MachineInfo};
 
+/// The feature of a node that takes WebSockets straight, and its gate.
+pub(crate) const WEB_SOCKETS: &str = "ExtendWebSocketsToKubelet";
+
 /// What the operator decides.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Settings {
@@ -97,8 +100,10 @@ pub(crate) struct Settings {
     pub max_images: i32,
     /// `v1.36.3+gantry.0.1.0`.
     pub kubelet_version: String,
-    /// Sorted.
+    /// Sorted; without the one that hangs on the runtime.
     pub declared_features: Vec<String>,
+    /// The gate of that one, [`WEB_SOCKETS`].
+    pub web_sockets: bool,
 }
 
 /// What the rest of the world is to it.

@@ -24,6 +24,17 @@ fn scrape(spec: &Spec<'_>, path: &str) -> Result<Scrape> {
     Scrape::read(&get(spec, path)?).with_context(|| path.to_owned())
 }
 
+/// How many WebSockets for this subresource came to the kubelet as their clients sent them, and whether its node
+/// promises that they may.
+pub(crate) fn web_sockets(spec: &Spec<'_>, subresource: &str) -> Result<(f64, bool)> {
+    let own = scrape(spec, "metrics")?;
+    let counted = own.value("kubelet_websocket_streaming_requests_total", &[("subresource", subresource)]);
+    let features = ["get", "node", NODE, "-o", "jsonpath={.status.declaredFeatures}"];
+    let promised = spec.any().run(&features)?.contains("ExtendWebSocketsToKubelet");
+    // Nothing is counted yet.
+    Ok((counted.unwrap_or(0.0), promised))
+}
+
 /// Of a node with that pod of the namespace, which has a limit of processor time and is busy.
 pub(crate) fn everything(spec: &Spec<'_>, pod: &str) -> Result<()> {
     ensure!(get(spec, "healthz")?.trim() == "ok");

@@ -8,6 +8,7 @@ use gantry_tests::pty::Pty;
 use gantry_tests::{debian, http, image};
 use serde_json::json;
 
+use crate::served::web_sockets;
 use crate::spec::{IDLE, PATIENCE, Spec, pod};
 
 /// Two lives: the first one speaks when it is told to and fails, the second one goes on.
@@ -50,6 +51,7 @@ fn await_size(pty: &mut Pty, size: &str) -> Result<()> {
 
 pub(crate) fn terminal(spec: &Spec<'_>) -> Result<()> {
     spec.start_pod(pod("shell", IDLE))?;
+    let (before, promised) = web_sockets(spec, "exec")?;
     let mut pty = Pty::start(&spec.command(&["exec", "-it", "shell", "--", "sh"]), 80, 24)?;
     // The sums are the shell's: what is typed shows, too.
     pty.keys("echo typed-$((20 + 3))\r")?;
@@ -69,6 +71,9 @@ pub(crate) fn terminal(spec: &Spec<'_>) -> Result<()> {
     // It may have been written and not been read yet.
     pty.await_text("exit code 7")?;
     ensure!(pty.is_cooked()?, "the terminal stays raw");
+    // kubectl opens a WebSocket, which the API server translates where the kubelet does not say that it takes it.
+    let (after, _) = web_sockets(spec, "exec")?;
+    ensure!(promised == (after > before), "promised: {promised}, counted: {before}, then {after}");
     Ok(())
 }
 

@@ -139,6 +139,7 @@ impl ServerFixture {
             pod_logs: node.logs(),
             checkpoints: node.logs(),
             system_log_query: false,
+            web_sockets: true,
             journalctl: "journalctl".into(),
         };
         let client_ca = ClientCa::new(ca.pem().as_bytes())?;

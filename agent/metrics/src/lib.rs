@@ -140,6 +140,7 @@ Metrics {
     eviction_stats_age: Histogram<1> = "kubelet_eviction_stats_age_seconds", (["eviction_signal"], usual()), "[ALPHA] Age of the measurements that pods were ended by.";
     first_network_pod_start_sli: Gauge = "kubelet_first_network_pod_start_sli_duration_seconds", [], "[INTERNAL] The same as kubelet_pod_start_sli_duration_seconds, of the first pod with a network.";
     http_requests: Counter<4> = "kubelet_http_requests_total", ["method", "path", "server_type", "long_running"], "[ALPHA] HTTP requests received.";
+    websocket_streaming_requests: Counter<1> = "kubelet_websocket_streaming_requests_total", ["subresource"], "[ALPHA] WebSockets of exec, attach and port forwarding that the API server did not translate.";
     http_requests_duration: Histogram<4> = "kubelet_http_requests_duration_seconds", (["method", "path", "server_type", "long_running"], usual()), "[ALPHA] Seconds to serve a request.";
     http_inflight_requests: Gauge<4> = "kubelet_http_inflight_requests", ["method", "path", "server_type", "long_running"], "[ALPHA] Requests being served.";
     image_garbage_collected: Counter<1> = "kubelet_image_garbage_collected_total", ["reason"], "[ALPHA] Images removed to make room or for their age.";

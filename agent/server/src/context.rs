@@ -17,6 +17,8 @@ pub struct Settings {
     pub switches: Switches,
     /// streamingConnectionIdleTimeout; nothing in either direction for so long ends a stream.
     pub stream_idle: Duration,
+    /// The gate ExtendWebSocketsToKubelet: WebSockets that the API server would translate come here as they are.
+    pub web_sockets: bool,
     /// What `/logs/` shows, `/var/log`.
     pub node_logs: PathBuf,
     /// podLogsDir.

@@ -2,9 +2,8 @@
 //! the runtime's streaming server and the end of idle streams; never looks at what goes through.
 //! Called by [`super::streams`].
 //!
-//! `ExtendWebSocketsToKubelet` is not declared by the node: WebSocket v5 and port forwarding through
-//! WebSocket tunnels are then translated to SPDY by the API server before they come here, so that any
-//! runtime can serve them.
+//! `ExtendWebSocketsToKubelet` is declared by a node whose runtime speaks WebSocket v5 and serves tunnels itself, as ours
+//! does. Otherwise the API server translates both to SPDY before they come here, so that any runtime can serve them.
 
 #![expect(clippy::disallowed_methods, reason = "a connection and its two directions end with either end")]
 
@@ -61,10 +60,23 @@ pub(super) fn is_web_socket(headers: &HeaderMap) -> bool {
     is_upgrade(headers) && upgrade.is_some_and(|value| value.eq_ignore_ascii_case("websocket"))
 }
 
+fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let lines = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(',')).map(str::trim)
+}
+
 /// Whether the WebSocket is to carry SPDY.
 pub(super) fn is_tunnel(headers: &HeaderMap) -> bool {
-    let lines = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|line| line.to_str().ok());
-    lines.flat_map(|line| line.split(',')).any(|protocol| protocol.trim().starts_with("SPDY/3.1+"))
+    protocols(headers).any(|protocol| protocol.starts_with("SPDY/3.1+"))
+}
+
+/// Whether it is one of those that an API server would translate for an older kubelet.
+pub(super) fn is_new_web_socket(headers: &HeaderMap, subresource: &str) -> bool {
+    let is_new = match subresource {
+        "portforward" => is_tunnel(headers),
+        _ => protocols(headers).any(|protocol| protocol == "v5.channel.k8s.io"),
+    };
+    is_web_socket(headers) && is_new
 }
 
 fn is_upgrade(headers: &HeaderMap) -> bool {

@@ -58,12 +58,21 @@ fn pairs_of(request: &Request<Body>) -> Vec<(String, String)> {
     query::pairs(request.uri().query().unwrap_or_default())
 }
 
-/// Passes the stream on to where the runtime serves it.
-async fn pass_on(inner: &ServerContext, url: Result<String, Status>, request: Request<Body>) -> Answer {
-    match url {
-        Ok(url) => proxy::upgrade(&url, request, inner.settings.stream_idle).await,
-        Err(status) => refusal_answer(&status),
+/// Passes the stream on to where the runtime serves it. `subresource` is the metric's word.
+pub(super) async fn pass_on(
+    inner: &ServerContext,
+    subresource: &'static str,
+    url: Result<String, Status>,
+    request: Request<Body>,
+) -> Answer {
+    let url = match url {
+        Ok(url) => url,
+        Err(status) => return refusal_answer(&status),
+    };
+    if inner.settings.web_sockets && proxy::is_new_web_socket(request.headers(), subresource) {
+        inner.sources.metrics.websocket_streaming_requests.inc([subresource]);
     }
+    proxy::upgrade(&url, request, inner.settings.stream_idle).await
 }
 
 /// Runs a command with streams.
@@ -84,7 +93,7 @@ pub(super) async fn exec(inner: &ServerContext, target: &ContainerRef, request: 
         Err(status) => return refusal_answer(&status),
     };
     let command = query::all(&pairs, "command").map(str::to_owned).collect();
-    pass_on(inner, cri.exec(id, command, wanted).await, request).await
+    pass_on(inner, "exec", cri.exec(id, command, wanted).await, request).await
 }
 
 fn has_tty(pod: &Pod, name: &str) -> Option<bool> {
@@ -117,7 +126,7 @@ pub(super) async fn attach(inner: &ServerContext, target: &ContainerRef, request
     let Some(tty) = has_tty(&pod, container) else {
         return failure_answer(format!("container {container} not found in pod {full_name}"));
     };
-    pass_on(inner, cri.attach(id, StreamRequest { tty, ..wanted }).await, request).await
+    pass_on(inner, "attach", cri.attach(id, StreamRequest { tty, ..wanted }).await, request).await
 }
 
 /// Ports over WebSocket are in the query; over SPDY each stream names its own.
@@ -165,7 +174,7 @@ pub(super) async fn port_forward(
         Ok(None) => return failure_answer(format!("pod not found (\"{name}_{namespace}\")")),
         Err(status) => return refusal_answer(&status),
     };
-    pass_on(inner, cri.port_forward(sandbox, ports).await, request).await
+    pass_on(inner, "portforward", cri.port_forward(sandbox, ports).await, request).await
 }
 
 /// Runs a command and answers with what it said.

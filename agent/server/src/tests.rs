@@ -3,6 +3,7 @@
 mod log_query;
 mod switched;
 mod tls;
+mod web_sockets;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -136,6 +137,7 @@ fn settings(folder: &std::path::Path) -> Settings {
     Settings {
         switches: Switches::ALL,
         stream_idle: Duration::from_secs(60),
+        web_sockets: true,
         checkpoints: "/nonexistent".into(),
         node_logs: folder.to_owned(),
         pod_logs: folder.to_owned(),

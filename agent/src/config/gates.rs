@@ -87,9 +87,12 @@ const OURS: [&str; 76] = [
     "UserNamespacesSupport",
 ];
 
+/// Of ours those that a configuration may switch, as upstream: both ways are there.
+const EITHER: [&str; 1] = ["ExtendWebSocketsToKubelet"];
+
 /// Those whose feature a node has and this one has not: closed whatever a configuration says, so none may be
 /// opened and each that upstream lets one close may be closed.
-const ABSENT: [&str; 42] = [
+const ABSENT: [&str; 41] = [
     "CPUManagerPolicyAlphaOptions",
     "CPUManagerPolicyBetaOptions",
     "CPUManagerPolicyOptions",
@@ -103,7 +106,6 @@ const ABSENT: [&str; 42] = [
     "DisableCPUQuotaWithExclusiveCPUs",
     "DynamicResourceAllocation",
     "EventedPLEG",
-    "ExtendWebSocketsToKubelet",
     "GitRepoVolumeDriver",
     "GracefulNodeShutdown",
     "GracefulNodeShutdownBasedOnPodPriority",
@@ -204,7 +206,8 @@ impl Gates {
         let moved = OURS
             .iter()
             .filter_map(|name| self.0.get_key_value(name))
-            .filter(|(name, gate)| !gate.locked && self.enabled(name, set) != gate.default);
+            .filter(|(name, gate)| !gate.locked && self.enabled(name, set) != gate.default)
+            .filter(|(name, _)| !EITHER.contains(name));
         for (name, gate) in moved {
             let (value, absent) = (!gate.default, ABSENT.contains(name));
             match (absent, value) {
@@ -262,6 +265,11 @@ mod tests {
         let of = |name: &str| told.get(name).copied();
         assert_eq!((of("GracefulNodeShutdown"), of("DynamicResourceAllocation")), (Some(false), Some(false)));
         assert_eq!((of("KubeletCrashLoopBackOffMax"), of("SidecarContainers")), (Some(true), Some(true)));
+        let closed = set(&[("ExtendWebSocketsToKubelet", false)]);
+        assert_eq!((gates.wrong(&closed), gates.list_unsupported(&closed)), (vec![], vec![]));
+        let open = |set| gates.all(set).any(|(name, _, open)| name == "ExtendWebSocketsToKubelet" && open);
+        assert!(open(&on) && !open(&closed));
+        assert!(EITHER.iter().all(|name| OURS.contains(name) && !ABSENT.contains(name)));
         assert!(ABSENT.is_sorted() && ABSENT.iter().all(|name| gates.0.contains_key(name)));
     }
 

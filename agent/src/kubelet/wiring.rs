@@ -17,6 +17,7 @@ use gantry_model::quantity::QuantityError;
 use gantry_model::version;
 
 use crate::admission::{Allowed, ResizeRules};
+use crate::config::gates::Gates;
 use crate::config::image_verification::Policy;
 use crate::config::{KubeletConfiguration, KubeletFlags, eviction};
 use crate::gc::{images, logs};
@@ -25,6 +26,7 @@ use crate::images::queue::Settings as Queue;
 use crate::manifest::api::NodeSettings;
 use crate::node::{self, NodeOverrides, has_app_armor};
 use crate::registration;
+use crate::registration::WEB_SOCKETS;
 use crate::registration::enforce::ReservedCgroup;
 use crate::runtime::cri::driver::Driver;
 use crate::static_pods::url::Address;
@@ -274,6 +276,7 @@ pub(super) fn registration(
         max_images: config.node_status_max_images.unwrap_or_default(),
         kubelet_version: version::KUBELET.to_owned(),
         declared_features: declared_features(),
+        web_sockets: Gates::default().enabled(WEB_SOCKETS, &config.feature_gates),
     })
 }
 
@@ -435,6 +438,7 @@ pub(super) fn server(config: &KubeletConfiguration, root_dir: &Path) -> gantry_s
             enable_debug_flags_handler: on(config.enable_debug_flags_handler),
         },
         stream_idle: config.streaming_connection_idle_timeout.duration(),
+        web_sockets: Gates::default().enabled(WEB_SOCKETS, &config.feature_gates),
         node_logs: PathBuf::from("/var/log"),
         pod_logs: PathBuf::from(&config.pod_logs_dir),
         checkpoints: root_dir.join("checkpoints"),

@@ -14,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::devices::{self, Devices};
 use super::machine::MachineInfo;
-use super::{Settings, amount};
+use super::{Settings, WEB_SOCKETS, amount};
 use crate::config::eviction::Threshold;
 use crate::devices::Amount;
 use crate::node::Allocatable;
@@ -41,6 +41,8 @@ const DEFAULT_LABELS: [&str; 11] = [
     "beta.kubernetes.io/os",
     "beta.kubernetes.io/arch",
 ];
+/// How our runtime's version begins in the node's status.
+const OURS: &str = "gantry://";
 /// Of an image in the node's status.
 const MOST_NAMES: usize = 5;
 
@@ -164,11 +166,22 @@ pub(super) fn update_node(node: &Node, facts: &NodeInputs<'_>) -> Node {
     if let Some(health) = facts.health {
         handlers(status, health);
     }
-    status.declared_features = Some(facts.settings.declared_features.clone()).filter(|all| !all.is_empty());
+    status.declared_features =
+        Some(declared(facts.settings, status.node_info.as_ref())).filter(|all| !all.is_empty());
     if !facts.foreign_mounts {
         status.volumes_in_use = None;
     }
     node
+}
+
+/// What a scheduler and the API server may count on. Upstream's kubelet translates a WebSocket of version 5 for any
+/// runtime; here it goes to the runtime as it is, and so is promised where that speaks it.
+fn declared(settings: &Settings, info: Option<&NodeSystemInfo>) -> Vec<String> {
+    let straight = info.is_some_and(|info| info.container_runtime_version.starts_with(OURS));
+    let web_sockets = (settings.web_sockets && straight).then(|| WEB_SOCKETS.to_owned());
+    let mut all: Vec<String> = settings.declared_features.iter().cloned().chain(web_sockets).collect();
+    all.sort();
+    all
 }
 
 /// What all pods are held to: all there is, or what is not reserved of it. Unlike what the scheduler is

@@ -76,6 +76,7 @@ pub(super) fn settings() -> Settings {
         max_images: 50,
         kubelet_version: "v1.36.3+gantry.0.1.0".into(),
         declared_features: vec![],
+        web_sockets: true,
     }
 }
 

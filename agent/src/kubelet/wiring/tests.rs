@@ -332,6 +332,15 @@ fn pods_get_swap_where_the_configuration_gives_it() {
 }
 
 #[test]
+fn web_sockets_come_straight_unless_their_gate_is_closed() {
+    for (text, open) in [("", true), ("featureGates: {ExtendWebSocketsToKubelet: false}\n", false)] {
+        let Loaded { flags, config, .. } = loaded(text, "");
+        assert_eq!(registration(&flags, &config, "n").unwrap().web_sockets, open);
+        assert_eq!(server(&config, Path::new("/")).web_sockets, open);
+    }
+}
+
+#[test]
 fn thresholds_of_everything_are_none() {
     let Loaded { flags, config, .. } =
         loaded("evictionHard: {memory.available: 100%, nodefs.available: 0%}\n", "");

@@ -147,3 +147,26 @@ fn an_image_list_is_bounded_by_count_and_names() {
     assert_eq!(listed[0].names.as_ref().unwrap().len(), 5);
     assert_eq!(images(&all, -1).len(), 60);
 }
+
+/// The API server passes WebSockets on where the node declares it, and translates them elsewhere.
+#[test]
+fn web_sockets_are_promised_on_a_runtime_that_speaks_them() {
+    let (open, machine) = (settings(), machine());
+    let version = |name: &str| Version { name: name.to_owned(), version: "1".to_owned() };
+    let declared = |settings: &Settings, base: &Node, version: Option<&Version>| {
+        let node = update_node(base, &NodeInputs { version, ..facts(settings, &machine) });
+        serde_json::to_value(node).unwrap()["status"]["declaredFeatures"].clone()
+    };
+    let (new, ours, theirs) = (Node::default(), version("gantry"), version("containerd"));
+    assert_eq!(declared(&open, &new, Some(&ours)), json!(["ExtendWebSocketsToKubelet"]));
+    assert_eq!(declared(&open, &new, Some(&theirs)), Value::Null);
+    assert_eq!(declared(&open, &new, None), Value::Null, "nobody knows yet");
+    let closed = Settings { web_sockets: false, declared_features: vec!["A".to_owned()], ..open.clone() };
+    assert_eq!(declared(&closed, &new, Some(&ours)), json!(["A"]));
+    let sorted = Settings { declared_features: vec!["A".to_owned(), "Z".to_owned()], ..open.clone() };
+    assert_eq!(declared(&sorted, &new, Some(&ours)), json!(["A", "ExtendWebSocketsToKubelet", "Z"]));
+    // A runtime that is away for a moment is the same when it comes back.
+    let known = update_node(&new, &NodeInputs { version: Some(&ours), ..facts(&open, &machine) });
+    assert_eq!(declared(&open, &known, None), json!(["ExtendWebSocketsToKubelet"]));
+    assert_eq!(declared(&open, &known, Some(&theirs)), Value::Null);
+}
