@@ -166,7 +166,7 @@ pub(super) async fn resource(inner: &ServerContext) -> Answer {
 /// Containers by cAdvisor's names.
 pub(super) async fn cadvisor(inner: &ServerContext) -> Answer {
     let machine = inner.sources.stats.machine().clone();
-    let tree = inner.sources.stats.pods_group();
+    let groups = inner.sources.stats.groups();
     let found = summary(inner, Depth::All).await;
     let (pods, oom_counts) = (inner.sources.pods.pods(), inner.sources.oom_counts.clone());
     let system = inner.sources.system.clone();
@@ -174,7 +174,7 @@ pub(super) async fn cadvisor(inner: &ServerContext) -> Answer {
     let written = tokio::task::spawn_blocking(move || {
         let mut text = Text::new();
         cadvisor::machine(&machine, &system, &mut text);
-        cadvisor::containers(found.as_ref(), &pods, (&machine, &tree), &oom_counts, &mut text);
+        cadvisor::containers(found.as_ref(), &pods, (&machine, &groups), &oom_counts, &mut text);
         text
     });
     match written.await {

@@ -3,6 +3,7 @@
 //! measured now and then; pods' and containers' numbers are the runtime's. Called by [`super::serve`]
 //! and [`super::scrape`].
 
+pub mod beside;
 pub mod blkio;
 pub mod disk;
 pub mod filesystems;
@@ -27,6 +28,7 @@ use gantry_model::drain::DrainWatcher;
 
 use super::cri::{Cri, RuntimeConnection};
 use super::node_pods::NodePods;
+use beside::Groups;
 use machine::Machine;
 use rates::Rates;
 use summary::{ContainerStats, NodeStats, PodStats, RuntimeStats, Summary, VolumeStats};
@@ -265,6 +267,13 @@ impl Stats {
     /// The cgroup of all pods.
     pub(super) fn pods_group(&self) -> String {
         names::path(self.settings.driver, &self.settings.cgroup_root, &["kubepods"])
+    }
+
+    /// The cgroups that are told of beside pods and containers.
+    pub(super) fn groups(&self) -> Groups {
+        let Settings { runtime_cgroups, system_cgroups, .. } = &self.settings;
+        let daemons = vec![self.machine.own(), runtime_cgroups.clone(), system_cgroups.clone()];
+        Groups { pods: self.pods_group(), daemons }
     }
 
     /// Whether volumes were measured since the last call.

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::{Kind, Summary, Text};
 use crate::deps::{OomCounts, SystemVersion};
+use crate::stats::beside::Groups;
 use crate::stats::blkio::BlkioEntry;
 use crate::stats::filesystems;
 use crate::stats::group::Detail;
@@ -70,6 +71,8 @@ struct MetricSubject<'a> {
 
 enum Of<'a> {
     Machine,
+    /// Daemons', or a class of pods.
+    Group,
     Pod(&'a PodStats),
     Container(&'a ContainerStats),
 }
@@ -123,7 +126,12 @@ fn image(pod: Option<&Pod>, container: &str) -> String {
         .unwrap_or_default()
 }
 
-fn rows<'a>(summary: &'a Summary, pods: &'a [Arc<Pod>], tree: &str) -> Vec<MetricSubject<'a>> {
+fn rows<'a>(
+    summary: &'a Summary,
+    pods: &'a [Arc<Pod>],
+    beside: &'a [ContainerStats],
+    tree: &str,
+) -> Vec<MetricSubject<'a>> {
     let node = &summary.node;
     let mut rows = vec![MetricSubject {
         at: 0,
@@ -139,6 +147,20 @@ fn rows<'a>(summary: &'a Summary, pods: &'a [Arc<Pod>], tree: &str) -> Vec<Metri
         io: node.io.as_ref(),
         of: Of::Machine,
     }];
+    rows.extend(beside.iter().enumerate().map(|(index, group)| MetricSubject {
+        at: 1 + index,
+        id: group.id.clone(),
+        container: "",
+        image: String::new(),
+        name: "",
+        namespace: "",
+        pod: "",
+        start: group.start_time,
+        cpu: group.cpu.as_ref(),
+        memory: group.memory.as_ref(),
+        io: group.io.as_ref(),
+        of: Of::Group,
+    }));
     for stats in &summary.pods {
         let uid = stats.pod_ref.uid.as_str();
         let api = pods.iter().find(|pod| pod.metadata.uid.as_deref() == Some(uid)).map(AsRef::as_ref);
@@ -202,11 +224,11 @@ fn one<'a>(value: Option<u64>, time: i64) -> Vec<Sample<'a>> {
     value.map(|value| (Vec::new(), value as f64, time)).into_iter().collect()
 }
 
-/// Everything of everybody; `tree` is the cgroup of all pods.
+/// Everything of everybody; of `groups` the first is the cgroup of all pods, the rest are daemons'.
 pub(super) fn containers(
     summary: Option<&Summary>,
     pods: &[Arc<Pod>],
-    (machine, tree): (&Machine, &str),
+    (machine, groups): (&Machine, &Groups),
     oom_counts: &OomCounts,
     text: &mut Text,
 ) {
@@ -214,7 +236,8 @@ pub(super) fn containers(
     text.family("container_scrape_error", "1 when containers could not be looked at, else 0.", Kind::Gauge);
     text.sample("container_scrape_error", &[], failed);
     let Some(summary) = summary else { return };
-    let mut rows = rows(summary, pods, tree);
+    let beside = machine.beside_pods(groups);
+    let mut rows = rows(summary, pods, &beside, &groups.pods);
     for row in rows.iter_mut().filter(|row| matches!(row.of, Of::Container(_))) {
         // In a scope of its own, or in the pod's: the runtime's choice.
         if let Some((group, id)) = row.id.rsplit_once('/')
@@ -303,7 +326,7 @@ fn detail(row: &MetricSubject<'_>, machine: &Machine, oom_counts: &OomCounts) ->
 #[expect(clippy::cast_precision_loss, reason = "bytes, as upstream")]
 fn details(rows: &[MetricSubject<'_>], machine: &Machine, oom_counts: &OomCounts, text: &mut Text) {
     type DetailMetric = fn(&Detail) -> Option<f64>;
-    let families: [(&str, &str, Kind, DetailMetric); 16] = [
+    let families: [(&str, &str, Kind, DetailMetric); 19] = [
         ("container_cpu_system_seconds_total", "Processor time in the kernel.", Kind::Counter, |d| {
             d.system_seconds
         }),
@@ -314,8 +337,20 @@ fn details(rows: &[MetricSubject<'_>], machine: &Machine, oom_counts: &OomCounts
         ("container_memory_failcnt", "Times the limit was hit.", Kind::Counter, |d| {
             d.failures.map(|n| n as f64)
         }),
+        ("container_memory_kernel_usage", "Memory of the kernel in bytes.", Kind::Gauge, |d| {
+            d.kernel.map(|n| n as f64)
+        }),
         ("container_memory_mapped_file", "Mapped files in bytes.", Kind::Gauge, |d| {
             d.mapped.map(|n| n as f64)
+        }),
+        (
+            "container_memory_total_active_file_bytes",
+            "Files in memory that were used lately.",
+            Kind::Gauge,
+            |d| d.active_file.map(|n| n as f64),
+        ),
+        ("container_memory_total_inactive_file_bytes", "Files in memory that were not.", Kind::Gauge, |d| {
+            d.inactive_file.map(|n| n as f64)
         }),
         ("container_memory_max_usage_bytes", "The most memory so far.", Kind::Gauge, |d| {
             d.most.map(|n| n as f64)
@@ -428,11 +463,12 @@ mod tests {
         let machine = Machine::new().unwrap();
         let pods = [Arc::new(pod)];
         let oom_counts: OomCounts = Arc::new(|container| (container == "abc").then_some(2));
-        containers(Some(&summary), &pods, (&machine, "/kubepods"), &oom_counts, &mut text);
+        let groups = Groups { pods: "/kubepods".to_owned(), daemons: Vec::new() };
+        containers(Some(&summary), &pods, (&machine, &groups), &oom_counts, &mut text);
         let text = text.finish();
         let of = "container=\"c\",id=\"/kubepods/burstable/podu/abc\",image=\"nginx:1\",name=\"abc\",namespace=\"ns\",pod=\"web\"";
         let mut told = Text::new();
-        pressure(&rows(&summary, &pods, "/kubepods"), &mut told);
+        pressure(&rows(&summary, &pods, &[], "/kubepods"), &mut told);
         let text = text + &told.finish();
         for line in [
             format!("container_cpu_usage_seconds_total{{{of},cpu=\"total\"}} 2 1700000000000"),
@@ -468,8 +504,19 @@ mod tests {
             ..PodStats::default()
         };
         let summary = Summary { pods: vec![of_pod], ..Summary::default() };
-        let rows: Vec<String> = rows(&summary, &[], tree).into_iter().map(|row| row.id).collect();
-        assert_eq!(rows, ["/", "/x/kubepods/besteffort/podu", "/x/kubepods/besteffort/podu/abc"]);
+        let service =
+            ContainerStats { id: "/system.slice/kubelet.service".into(), ..ContainerStats::default() };
+        let beside = [service];
+        let rows = rows(&summary, &[], &beside, tree);
+        assert!(rows.iter().enumerate().all(|(index, row)| row.at == index), "each has its own look");
+        let rows: Vec<String> = rows.into_iter().map(|row| row.id).collect();
+        let wanted = [
+            "/",
+            "/system.slice/kubelet.service",
+            "/x/kubepods/besteffort/podu",
+            "/x/kubepods/besteffort/podu/abc",
+        ];
+        assert_eq!(rows, wanted);
     }
 
     #[test]
@@ -493,7 +540,7 @@ mod tests {
         let container = ContainerStats { name: "c".into(), id: "abc".into(), ..ContainerStats::default() };
         let stats = PodStats { containers: vec![container], ..PodStats::default() };
         let summary = Summary { pods: vec![stats], ..Summary::default() };
-        let rows = rows(&summary, &[], "/kubepods");
+        let rows = rows(&summary, &[], &[], "/kubepods");
         let entry = |table, operation: &str, value| BlkioEntry {
             table,
             device: (4095, 7),

@@ -11,6 +11,9 @@ pub struct Detail {
     pub system_seconds: Option<f64>,
     pub cache: Option<u64>,
     pub mapped: Option<u64>,
+    pub kernel: Option<u64>,
+    pub active_file: Option<u64>,
+    pub inactive_file: Option<u64>,
     pub swap: Option<u64>,
     pub most: Option<u64>,
     pub failures: Option<u64>,
@@ -52,6 +55,9 @@ impl Machine {
             system_seconds: ticks("system"),
             cache: field(&stat, "total_cache"),
             mapped: field(&stat, "total_mapped_file"),
+            kernel: memory("memory.kmem.usage_in_bytes"),
+            active_file: field(&stat, "total_active_file"),
+            inactive_file: field(&stat, "total_inactive_file"),
             // Counted only where the kernel counts swap.
             swap: field(&stat, "total_swap"),
             most: memory("memory.max_usage_in_bytes"),
@@ -82,6 +88,10 @@ impl Machine {
             system_seconds: micros("system_usec"),
             cache: field(&stat, "file"),
             mapped: field(&stat, "file_mapped"),
+            // The first is of Linux 5.18.
+            kernel: field(&stat, "kernel").or_else(|| field(&stat, "kernel_stack")),
+            active_file: field(&stat, "active_file"),
+            inactive_file: field(&stat, "inactive_file"),
             swap: self.number("", path, "memory.swap.current"),
             most: self.number("", path, "memory.peak"),
             failures: field(&events, "max"),
@@ -127,5 +137,6 @@ mod tests {
         let own = machine.detail("/");
         assert!(own.user_seconds.is_some_and(|seconds| seconds > 0.0), "{own:?}");
         assert!(own.cache.is_some(), "{own:?}");
+        assert!(own.active_file.is_some() && own.inactive_file.is_some(), "{own:?}");
     }
 }

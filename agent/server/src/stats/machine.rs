@@ -40,7 +40,7 @@ pub enum Error {
 /// This machine.
 #[derive(Debug, Clone)]
 pub struct Machine {
-    layout: Layout,
+    pub(super) layout: Layout,
     /// Logical processors.
     pub cpus: usize,
     /// Bytes.
@@ -157,7 +157,7 @@ impl Machine {
     }
 
     /// One cgroup below the root; nothing when it is not there.
-    pub(super) fn group(&self, name: &str, path: &str) -> Option<ContainerStats> {
+    pub(crate) fn group(&self, name: &str, path: &str) -> Option<ContainerStats> {
         let Group { cpu, memory, io, swap } = self.usage(path);
         (cpu.is_some() || memory.is_some()).then(|| ContainerStats {
             name: name.to_owned(),

@@ -200,7 +200,7 @@ fn space(rows: &[MetricSubject<'_>], file_systems: &[FileSystem], text: &mut Tex
             Of::Container(ContainerStats { rootfs: Some(fs), .. }) if name == "container_fs_usage_bytes" => {
                 pick(fs).map(|used| (vec![("device", "")], float(used), fs.time)).into_iter().collect()
             }
-            Of::Container(_) | Of::Pod(_) => Vec::new(),
+            Of::Container(_) | Of::Pod(_) | Of::Group => Vec::new(),
         });
     }
 }

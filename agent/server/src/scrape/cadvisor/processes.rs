@@ -27,7 +27,7 @@ pub(super) fn write(rows: &[MetricSubject<'_>], looks: &[CgroupDetails], text: &
         let first = match &row.of {
             Of::Machine => Some(INIT),
             Of::Container(_) => members(row).and_then(|found| found.first),
-            Of::Pod(_) => None,
+            Of::Pod(_) | Of::Group => None,
         };
         #[expect(clippy::cast_precision_loss, reason = "a number of files")]
         let sample = |limit: i64| (vec![("ulimit", "max_open_files")], limit as f64, row.time());
@@ -95,7 +95,7 @@ fn interfaces(
                 let counted = first.and_then(interfaces_of).filter(|found| is_the_same(network, found));
                 seen.insert(row.at, (counted.unwrap_or_else(|| network.interfaces.clone()), network.time));
             }
-            Of::Container(_) => {}
+            Of::Container(_) | Of::Group => {}
         }
     }
     seen
