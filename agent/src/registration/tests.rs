@@ -1,6 +1,9 @@
 //! A node on a fake API server and a fake runtime: registered, ready, told on change only, and alive
 //! whatever else happens.
 
+mod drivers;
+mod swap;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -311,30 +314,6 @@ async fn a_node_is_registered_whole_and_ready_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn that_secrets_may_come_to_the_disk_is_told() {
-    let told = |server: &FakeApiServer| {
-        let list = server.all("/api/v1/events");
-        list.into_iter().find(|event| event["reason"] == "PossibleMemoryBackedVolumesOnDisk")
-    };
-    for swaps_tmpfs in [true, false] {
-        let server = FakeApiServer::default();
-        let bed = begin(&server, settings(), MachineInfo { swaps_tmpfs, ..machine() }, Some(well()));
-        bed.server.until("events", |server| (reasons(server).len() >= 4).then_some(())).await;
-        let Some(event) = told(&server) else {
-            assert!(!swaps_tmpfs);
-            continue;
-        };
-        assert!(swaps_tmpfs);
-        assert_eq!(event["type"], "Warning");
-        assert_eq!(
-            event["message"],
-            "The tmpfs noswap option is not supported. Memory-backed volumes (e.g. secrets, emptyDirs, etc.) might be \
-             swapped to disk and should no longer be considered secure."
-        );
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_runtime_without_network_is_told_in_upstreams_words_and_the_end_of_it_at_once() {
     let server = FakeApiServer::default();
     let bed = begin(&server, settings(), machine(), Some(without_network()));
@@ -591,33 +570,4 @@ async fn volumes_in_use_go_once_an_earlier_kubelets_mounts_have_gone() {
     let gone =
         |server: &FakeApiServer| server.get(NODE).filter(|node| node["status"].get("volumesInUse").is_none());
     server.until("volumesInUse has gone", gone).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_an_earlier_kubelets_drivers_told_of_the_node_is_withdrawn_when_it_is_registered() {
-    const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
-    const CSI: &str = "/apis/storage.k8s.io/v1/csinodes/n1";
-    let server = FakeApiServer::default();
-    let ids = json!({ "csi.volume.kubernetes.io/nodeid": "{\"d\":\"i-1\"}", "own": "x" });
-    server.put(NODE, json!({ "metadata": { "annotations": ids } }));
-    let driver = json!({ "name": "d", "nodeID": "i-1", "topologyKeys": ["zone"] });
-    server.put(CSI, json!({ "metadata": { "annotations": { "m": "x" } }, "spec": { "drivers": [driver] } }));
-    for (name, node) in [("a", "n1"), ("b", "n2"), ("c", "n1")] {
-        server.put(&format!("{SLICES}/{name}"), json!({ "spec": { "driver": "d", "nodeName": node } }));
-    }
-    let _bed = begin(&server, settings(), machine(), Some(well()));
-    let withdrawn = |server: &FakeApiServer| {
-        let of: Vec<Value> =
-            server.all(SLICES).iter().map(|slice| slice["spec"]["nodeName"].clone()).collect();
-        let csi = server.get(CSI)?;
-        (of == ["n2"] && csi["spec"]["drivers"] == json!([])).then_some(csi)
-    };
-    let csi = server.until("what nobody serves is withdrawn", withdrawn).await;
-    assert_eq!(csi["metadata"]["annotations"], json!({ "m": "x" }), "the rest of it stays");
-    let ids_gone = |server: &FakeApiServer| {
-        let annotations = server.get(NODE)?["metadata"]["annotations"].clone();
-        (annotations["own"] == "x" && annotations.get("csi.volume.kubernetes.io/nodeid").is_none())
-            .then_some(())
-    };
-    server.until("the drivers' ids are gone", ids_gone).await;
 }

@@ -83,7 +83,26 @@ struct CgroupDetails {
     io: Vec<BlkioEntry>,
 }
 
-impl MetricSubject<'_> {
+impl<'a> MetricSubject<'a> {
+    /// Without names and figures.
+    fn new(at: usize, id: String, of: Of<'a>) -> Self {
+        let image = String::new();
+        Self {
+            at,
+            id,
+            container: "",
+            image,
+            name: "",
+            namespace: "",
+            pod: "",
+            start: 0,
+            cpu: None,
+            memory: None,
+            io: None,
+            of,
+        }
+    }
+
     fn time(&self) -> i64 {
         self.cpu.map_or(0, |cpu| cpu.time)
     }
@@ -134,50 +153,31 @@ fn rows<'a>(
 ) -> Vec<MetricSubject<'a>> {
     let node = &summary.node;
     let mut rows = vec![MetricSubject {
-        at: 0,
-        id: "/".to_owned(),
-        container: "",
-        image: String::new(),
-        name: "",
-        namespace: "",
-        pod: "",
         start: node.start_time,
         cpu: node.cpu.as_ref(),
         memory: node.memory.as_ref(),
         io: node.io.as_ref(),
-        of: Of::Machine,
+        ..MetricSubject::new(0, "/".to_owned(), Of::Machine)
     }];
     rows.extend(beside.iter().enumerate().map(|(index, group)| MetricSubject {
-        at: 1 + index,
-        id: group.id.clone(),
-        container: "",
-        image: String::new(),
-        name: "",
-        namespace: "",
-        pod: "",
         start: group.start_time,
         cpu: group.cpu.as_ref(),
         memory: group.memory.as_ref(),
         io: group.io.as_ref(),
-        of: Of::Group,
+        ..MetricSubject::new(1 + index, group.id.clone(), Of::Group)
     }));
     for stats in &summary.pods {
         let uid = stats.pod_ref.uid.as_str();
         let api = pods.iter().find(|pod| pod.metadata.uid.as_deref() == Some(uid)).map(AsRef::as_ref);
         let group = cgroup(tree, api, uid);
         rows.push(MetricSubject {
-            at: rows.len(),
-            id: group.clone(),
-            container: "",
-            image: String::new(),
-            name: "",
             namespace: &stats.pod_ref.namespace,
             pod: &stats.pod_ref.name,
             start: stats.start_time,
             cpu: stats.cpu.as_ref(),
             memory: stats.memory.as_ref(),
             io: stats.io.as_ref(),
-            of: Of::Pod(stats),
+            ..MetricSubject::new(rows.len(), group.clone(), Of::Pod(stats))
         });
         let next = rows.len();
         rows.extend(stats.containers.iter().enumerate().map(|(index, container)| MetricSubject {
@@ -322,61 +322,56 @@ fn detail(row: &MetricSubject<'_>, machine: &Machine, oom_counts: &OomCounts) ->
     Detail { kills: seen.kills.or_else(|| oom_counts(row.name)), ..seen }
 }
 
-/// What the runtime does not pass on, from the cgroups themselves.
+type DetailMetric = fn(&Detail) -> Option<f64>;
+
+/// What a cgroup's own files say: name, help, kind, and how it is read.
 #[expect(clippy::cast_precision_loss, reason = "bytes, as upstream")]
+const DETAILS: [(&str, &str, Kind, DetailMetric); 19] = [
+    ("container_cpu_system_seconds_total", "Processor time in the kernel.", Kind::Counter, |d| {
+        d.system_seconds
+    }),
+    ("container_cpu_user_seconds_total", "Processor time in programs.", Kind::Counter, |d| d.user_seconds),
+    ("container_memory_cache", "Page cache in bytes.", Kind::Gauge, |d| d.cache.map(|n| n as f64)),
+    ("container_memory_failcnt", "Times the limit was hit.", Kind::Counter, |d| d.failures.map(|n| n as f64)),
+    ("container_memory_kernel_usage", "Memory of the kernel in bytes.", Kind::Gauge, |d| {
+        d.kernel.map(|n| n as f64)
+    }),
+    ("container_memory_mapped_file", "Mapped files in bytes.", Kind::Gauge, |d| d.mapped.map(|n| n as f64)),
+    (
+        "container_memory_total_active_file_bytes",
+        "Files in memory that were used lately.",
+        Kind::Gauge,
+        |d| d.active_file.map(|n| n as f64),
+    ),
+    ("container_memory_total_inactive_file_bytes", "Files in memory that were not.", Kind::Gauge, |d| {
+        d.inactive_file.map(|n| n as f64)
+    }),
+    ("container_memory_max_usage_bytes", "The most memory so far.", Kind::Gauge, |d| {
+        d.most.map(|n| n as f64)
+    }),
+    ("container_memory_swap", "Swap in bytes.", Kind::Gauge, |d| d.swap.map(|n| n as f64)),
+    ("container_oom_events_total", "Kills for lack of memory.", Kind::Counter, |d| d.kills.map(|n| n as f64)),
+    ("container_spec_cpu_period", "Period of the quota.", Kind::Gauge, |d| d.period.map(|n| n as f64)),
+    ("container_spec_cpu_quota", "The quota.", Kind::Gauge, |d| d.quota.map(|n| n as f64)),
+    ("container_spec_cpu_shares", "Shares.", Kind::Gauge, |d| d.shares.map(|n| n as f64)),
+    ("container_spec_memory_limit_bytes", "The most memory.", Kind::Gauge, |d| {
+        d.memory_limit.map(|n| n as f64)
+    }),
+    ("container_spec_memory_reservation_limit_bytes", "Memory that is kept for it.", Kind::Gauge, |d| {
+        d.reservation.map(|n| n as f64)
+    }),
+    ("container_spec_memory_swap_limit_bytes", "The most swap.", Kind::Gauge, |d| {
+        d.swap_limit.map(|n| n as f64)
+    }),
+    ("container_threads", "Threads.", Kind::Gauge, |d| d.threads.map(|n| n as f64)),
+    ("container_threads_max", "The most threads.", Kind::Gauge, |d| d.threads_most.map(|n| n as f64)),
+];
+
+/// What the runtime does not pass on, from the cgroups themselves.
 fn details(rows: &[MetricSubject<'_>], machine: &Machine, oom_counts: &OomCounts, text: &mut Text) {
-    type DetailMetric = fn(&Detail) -> Option<f64>;
-    let families: [(&str, &str, Kind, DetailMetric); 19] = [
-        ("container_cpu_system_seconds_total", "Processor time in the kernel.", Kind::Counter, |d| {
-            d.system_seconds
-        }),
-        ("container_cpu_user_seconds_total", "Processor time in programs.", Kind::Counter, |d| {
-            d.user_seconds
-        }),
-        ("container_memory_cache", "Page cache in bytes.", Kind::Gauge, |d| d.cache.map(|n| n as f64)),
-        ("container_memory_failcnt", "Times the limit was hit.", Kind::Counter, |d| {
-            d.failures.map(|n| n as f64)
-        }),
-        ("container_memory_kernel_usage", "Memory of the kernel in bytes.", Kind::Gauge, |d| {
-            d.kernel.map(|n| n as f64)
-        }),
-        ("container_memory_mapped_file", "Mapped files in bytes.", Kind::Gauge, |d| {
-            d.mapped.map(|n| n as f64)
-        }),
-        (
-            "container_memory_total_active_file_bytes",
-            "Files in memory that were used lately.",
-            Kind::Gauge,
-            |d| d.active_file.map(|n| n as f64),
-        ),
-        ("container_memory_total_inactive_file_bytes", "Files in memory that were not.", Kind::Gauge, |d| {
-            d.inactive_file.map(|n| n as f64)
-        }),
-        ("container_memory_max_usage_bytes", "The most memory so far.", Kind::Gauge, |d| {
-            d.most.map(|n| n as f64)
-        }),
-        ("container_memory_swap", "Swap in bytes.", Kind::Gauge, |d| d.swap.map(|n| n as f64)),
-        ("container_oom_events_total", "Kills for lack of memory.", Kind::Counter, |d| {
-            d.kills.map(|n| n as f64)
-        }),
-        ("container_spec_cpu_period", "Period of the quota.", Kind::Gauge, |d| d.period.map(|n| n as f64)),
-        ("container_spec_cpu_quota", "The quota.", Kind::Gauge, |d| d.quota.map(|n| n as f64)),
-        ("container_spec_cpu_shares", "Shares.", Kind::Gauge, |d| d.shares.map(|n| n as f64)),
-        ("container_spec_memory_limit_bytes", "The most memory.", Kind::Gauge, |d| {
-            d.memory_limit.map(|n| n as f64)
-        }),
-        ("container_spec_memory_reservation_limit_bytes", "Memory that is kept for it.", Kind::Gauge, |d| {
-            d.reservation.map(|n| n as f64)
-        }),
-        ("container_spec_memory_swap_limit_bytes", "The most swap.", Kind::Gauge, |d| {
-            d.swap_limit.map(|n| n as f64)
-        }),
-        ("container_threads", "Threads.", Kind::Gauge, |d| d.threads.map(|n| n as f64)),
-        ("container_threads_max", "The most threads.", Kind::Gauge, |d| d.threads_most.map(|n| n as f64)),
-    ];
     let all: HashMap<&str, Detail> =
         rows.iter().map(|row| (row.id.as_str(), detail(row, machine, oom_counts))).collect();
-    for (name, help, kind, pick) in families {
+    for (name, help, kind, pick) in DETAILS {
         family(text, rows, (name, help, kind), |row| {
             let value = all.get(row.id.as_str()).and_then(pick);
             // What is set is set, whenever it was looked at.
