@@ -240,6 +240,7 @@ impl StatusPatcher {
         let old = base.status.clone().unwrap_or_default();
         let ours = (self.shared.sources.form)(&handle.pod, word, &old);
         let merged = merge(&base, ours, end, now);
+        let hold = hold::hold(word.life, &merged, &base);
         let full = Pod { status: Some(merged), ..(*base).clone() };
         let difference = difference(&base, &full);
         // A static pod is shown as itself, whatever its image is called.
@@ -262,7 +263,7 @@ impl StatusPatcher {
         } else {
             self.changed = None;
         }
-        let due = self.due(word, difference.is_some()).or_else(|| self.held(word, &target));
+        let due = self.due(word, difference.is_some()).or_else(|| self.held(hold));
         if let Some(pause) = due {
             return SyncStep::Rest(Some(pause));
         }
@@ -288,8 +289,8 @@ impl StatusPatcher {
     }
 
     /// How long a difference yet waits for the one that comes after it.
-    fn held(&self, word: &Word, target: &Pod) -> Option<Duration> {
-        let until = self.changed? + hold::hold(word.life, end_of(word), target)?;
+    fn held(&self, hold: Option<Duration>) -> Option<Duration> {
+        let until = self.changed? + hold?;
         Some(until.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
     }
 

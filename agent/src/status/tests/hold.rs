@@ -79,6 +79,9 @@ async fn a_deleted_pod_that_ends_within_a_moment_is_told_of_once() {
     worker.is(stopping(StopStep::Containers));
     worker.says(Phase::Running, "its container has ended");
     sleep(Duration::from_millis(100)).await;
+    worker.is(stopping(StopStep::Sandbox));
+    worker.says(Phase::Running, "nor has it a network");
+    sleep(Duration::from_millis(100)).await;
     worker.is(stopping(StopStep::Volumes));
     worker.says(Phase::Succeeded, "it has ended");
     let began = tokio::time::Instant::now();
