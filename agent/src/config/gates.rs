@@ -89,7 +89,7 @@ const OURS: [&str; 76] = [
 
 /// Those whose feature a node has and this one has not: closed whatever a configuration says, so none may be
 /// opened and each that upstream lets one close may be closed.
-const ABSENT: [&str; 42] = [
+const ABSENT: [&str; 40] = [
     "CPUManagerPolicyAlphaOptions",
     "CPUManagerPolicyBetaOptions",
     "CPUManagerPolicyOptions",
@@ -105,8 +105,6 @@ const ABSENT: [&str; 42] = [
     "EventedPLEG",
     "ExtendWebSocketsToKubelet",
     "GitRepoVolumeDriver",
-    "GracefulNodeShutdown",
-    "GracefulNodeShutdownBasedOnPodPriority",
     "InPlacePodVerticalScalingExclusiveCPUs",
     "InPlacePodVerticalScalingExclusiveMemory",
     "KubeletInUserNamespace",
@@ -133,6 +131,9 @@ const ABSENT: [&str; 42] = [
     "TopologyManagerPolicyOptions",
     "UserNamespacesHostNetworkSupport",
 ];
+
+/// Those that may be closed, as upstream's: what each stands for is there, and goes away with it.
+const SWITCHED: [&str; 2] = ["GracefulNodeShutdown", "GracefulNodeShutdownBasedOnPodPriority"];
 
 /// One gate of this release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,7 +205,8 @@ impl Gates {
         let moved = OURS
             .iter()
             .filter_map(|name| self.0.get_key_value(name))
-            .filter(|(name, gate)| !gate.locked && self.enabled(name, set) != gate.default);
+            .filter(|(name, gate)| !gate.locked && self.enabled(name, set) != gate.default)
+            .filter(|(name, _)| !SWITCHED.contains(name));
         for (name, gate) in moved {
             let (value, absent) = (!gate.default, ABSENT.contains(name));
             match (absent, value) {
@@ -249,20 +251,33 @@ mod tests {
     #[test]
     fn a_gate_of_what_is_not_there_may_be_closed_and_is_told_as_closed() {
         let gates = Gates::default();
-        let off = set(&[
-            ("GracefulNodeShutdown", false),
-            ("GracefulNodeShutdownBasedOnPodPriority", false),
-            ("EventedPLEG", false),
-        ]);
+        let off = set(&[("CPUManagerPolicyBetaOptions", false), ("EventedPLEG", false)]);
         assert_eq!((gates.wrong(&off), gates.list_unsupported(&off)), (vec![], vec![]));
         // Where it stands already it may be put.
-        let on = set(&[("GracefulNodeShutdown", true), ("KubeletCrashLoopBackOffMax", true)]);
+        let on = set(&[("ExtendWebSocketsToKubelet", true), ("KubeletCrashLoopBackOffMax", true)]);
         assert_eq!((gates.wrong(&on), gates.list_unsupported(&on)), (vec![], vec![]));
         let told: BTreeMap<_, _> = gates.all(&on).map(|(name, _, open)| (name, open)).collect();
         let of = |name: &str| told.get(name).copied();
-        assert_eq!((of("GracefulNodeShutdown"), of("DynamicResourceAllocation")), (Some(false), Some(false)));
+        assert_eq!(
+            (of("ExtendWebSocketsToKubelet"), of("DynamicResourceAllocation")),
+            (Some(false), Some(false))
+        );
         assert_eq!((of("KubeletCrashLoopBackOffMax"), of("SidecarContainers")), (Some(true), Some(true)));
         assert!(ABSENT.is_sorted() && ABSENT.iter().all(|name| gates.0.contains_key(name)));
+    }
+
+    #[test]
+    fn a_gate_of_what_can_be_switched_off_may_be_closed_and_is_told_as_it_is() {
+        let gates = Gates::default();
+        for name in SWITCHED {
+            for open in [true, false] {
+                let set = set(&[(name, open)]);
+                assert_eq!(gates.list_unsupported(&set), Vec::<String>::new(), "{name}");
+                let told = gates.all(&set).find(|(told, _, _)| *told == name).map(|(_, _, open)| open);
+                assert_eq!(told, Some(open), "{name}");
+            }
+        }
+        assert!(SWITCHED.iter().all(|name| OURS.contains(name) && !ABSENT.contains(name)));
     }
 
     #[test]

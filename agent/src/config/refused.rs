@@ -10,7 +10,7 @@ use super::{Host, KubeletFlags, to_json};
 
 /// Fields that must stay at their default, by JSON path, and why. docs/ledger/kubelet-config.md
 /// holds the same ones.
-pub const FIELDS: [(&str, &str); 26] = [
+pub const FIELDS: [(&str, &str); 23] = [
     ("tlsCurvePreferences", "the key exchange is that of the TLS library"),
     ("cgroupsPerQOS", "pods always get their cgroups by quality of service"),
     ("cpuManagerPolicy", "containers share all CPUs"),
@@ -30,9 +30,6 @@ pub const FIELDS: [(&str, &str); 26] = [
         "kubeReservedCgroup",
         "nothing is enforced on cgroups of the system: kubeReserved lowers what is allocatable",
     ),
-    ("shutdownGracePeriod", "the node's shutdown is not delayed: drain it before"),
-    ("shutdownGracePeriodCriticalPods", "the node's shutdown is not delayed: drain it before"),
-    ("shutdownGracePeriodByPodPriority", "the node's shutdown is not delayed: drain it before"),
     ("memoryReservationPolicy", "memory is not reserved"),
     ("tracing", "spans are not exported yet: `gantry timeline` shows them"),
     ("logging.options.text.splitStream", "all goes to stderr"),

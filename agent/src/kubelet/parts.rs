@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gantry_kube_client::identity::{Clients, Names, Notice, ca};
+use gantry_model::shutdown::Shutdown;
 use gantry_model::signal::Pressures;
 use gantry_model::version;
 
@@ -44,6 +45,8 @@ use crate::registration::machine::{self, HostAddresses};
 use crate::registration::stall;
 use crate::registration::{self, World};
 use crate::runtime::cri::CriRuntime;
+use crate::shutdown::bus::SystemBus;
+use crate::shutdown::run::{self as shutdown, ShutdownManager};
 use crate::status::mirror::{self, Mirrors};
 use crate::status::{self, convert, start_sli};
 use crate::{dns, node, oom_watcher, plugins, pod_manager, podresources, static_pods};
@@ -85,6 +88,15 @@ pub(super) struct Parts<'a> {
     pub(super) drain: DrainWatcher,
 }
 
+/// What the node's conditions tell of.
+struct NodeTold {
+    pulse: watch::Receiver<Pulse>,
+    pressures: watch::Receiver<Pressures>,
+    shutdown: watch::Receiver<Shutdown>,
+    /// Learns what of the shutdown was told.
+    reported: watch::Sender<Shutdown>,
+}
+
 /// What goes on.
 pub(super) struct Running {
     pub(super) pods: watch::Receiver<Arc<[PodHandle]>>,
@@ -106,7 +118,12 @@ impl Parts<'_> {
         let seen = client.clone().map(|client| pod_source::follow(client, &self.name));
         let (statics_in, statics) = watch::channel(status::Statics::default());
         let (pressures_in, pressures) = watch::channel(Pressures::new());
-        let node = self.register(&mut agent, pulse, pressures, recorder.clone())?;
+        let (shutdown_in, shutdown) = watch::channel(Shutdown::Not);
+        let (reported_in, reported) = watch::channel(Shutdown::Not);
+        agent.watch_pressures(pressures.clone());
+        agent.watch_shutdown(shutdown.clone());
+        let told_of = NodeTold { pulse, pressures, shutdown, reported: reported_in };
+        let node = self.register(&mut agent, told_of, recorder.clone())?;
         self.hold_pods(recorder.clone())?;
         // Their tasks end with the process.
         drop(events::run(self.clients.as_ref().map(|c| c.events.clone()), &self.name, queue, pods.clone()));
@@ -125,6 +142,17 @@ impl Parts<'_> {
             self.follow_api(Mirrors { client, node, seen, pods, statics });
         }
         self.serve_pod_resources(pods.clone())?;
+        self.delay_shutdown(shutdown::World {
+            logind: Arc::new(SystemBus::of_machine()),
+            pods: pods.clone(),
+            seen: seen.clone(),
+            shutdown: shutdown_in,
+            reported,
+            recorder: recorder.clone(),
+            metrics: self.deps.metrics.clone(),
+            clock: self.deps.clock.clone(),
+            root: PathBuf::from(&self.flags.root_dir),
+        });
         let sources = pod_manager::PodSources { seen, node, found: self.static_pods().await };
         let (beat, pulse) = watch::channel(tokio::time::Instant::now());
         tokio::spawn(pod_manager::run(agent, sources, statics_in, beat));
@@ -181,6 +209,14 @@ impl Parts<'_> {
         Ok(())
     }
 
+    /// Ends pods before the machine goes down, where it is to wait for them.
+    fn delay_shutdown(&self, world: shutdown::World) {
+        match wiring::shutdown(self.config) {
+            None => tracing::info!("No graceful configuration specified, node shutdown will be immediate"),
+            Some(policy) => drop(tokio::spawn(ShutdownManager::new(policy, world).run(self.drain.clone()))),
+        }
+    }
+
     async fn static_pods(&self) -> Option<watch::Receiver<static_pods::choice::StaticPods>> {
         let (folder, address) = (wiring::folder(self.config), wiring::address(self.config));
         static_pods::follow_all(folder, address, self.name.clone()).await
@@ -190,16 +226,15 @@ impl Parts<'_> {
     fn register(
         &self,
         agent: &mut PodWorkers,
-        pulse: watch::Receiver<Pulse>,
-        pressures: watch::Receiver<Pressures>,
+        told_of: NodeTold,
         recorder: Recorder,
     ) -> Result<watch::Receiver<Option<Arc<Node>>>, Error> {
         let Some(clients) = self.clients.clone() else {
-            agent.watch_pressures(pressures);
             let (_, node) = watch::channel(None);
             return Ok(node);
         };
         let settings = wiring::registration(self.flags, self.config, &self.name)?;
+        let NodeTold { pulse, pressures, shutdown, reported } = told_of;
         let world = World {
             client: clients.lease.clone(),
             lease: clients.lease.clone(),
@@ -214,9 +249,10 @@ impl Parts<'_> {
             devices: self.deps.devices.amounts(),
             troubles: stall::follow(self.deps.runtime.clone(), self.deps.metrics.clone()),
             pressures,
+            shutdown,
+            reported,
             metrics: self.deps.metrics.clone(),
         };
-        agent.watch_pressures(world.pressures.clone());
         let rules = wiring::admission(self.config)?;
         Ok(self.learn(agent, registration::start(settings, world), rules))
     }
