@@ -97,6 +97,25 @@ struct NodeTold {
     reported: watch::Sender<Shutdown>,
 }
 
+/// Where it is told what threatens the node's pods.
+struct Dangers {
+    pressures_in: watch::Sender<Pressures>,
+    shutdown_in: watch::Sender<Shutdown>,
+    /// What of a shutdown the node's last report had.
+    reported: watch::Receiver<Shutdown>,
+}
+
+/// Admission, the node's conditions, and who tells both.
+fn dangers(agent: &mut PodWorkers, pulse: watch::Receiver<Pulse>) -> (NodeTold, Dangers) {
+    let (pressures_in, pressures) = watch::channel(Pressures::new());
+    let (shutdown_in, shutdown) = watch::channel(Shutdown::Not);
+    let (reported_in, reported) = watch::channel(Shutdown::Not);
+    agent.watch_pressures(pressures.clone());
+    agent.watch_shutdown(shutdown.clone());
+    let told_of = NodeTold { pulse, pressures, shutdown, reported: reported_in };
+    (told_of, Dangers { pressures_in, shutdown_in, reported })
+}
+
 /// What goes on.
 pub(super) struct Running {
     pub(super) pods: watch::Receiver<Arc<[PodHandle]>>,
@@ -117,12 +136,7 @@ impl Parts<'_> {
         let (seen_in, nothing) = watch::channel(ApiPods::default());
         let seen = client.clone().map(|client| pod_source::follow(client, &self.name));
         let (statics_in, statics) = watch::channel(status::Statics::default());
-        let (pressures_in, pressures) = watch::channel(Pressures::new());
-        let (shutdown_in, shutdown) = watch::channel(Shutdown::Not);
-        let (reported_in, reported) = watch::channel(Shutdown::Not);
-        agent.watch_pressures(pressures.clone());
-        agent.watch_shutdown(shutdown.clone());
-        let told_of = NodeTold { pulse, pressures, shutdown, reported: reported_in };
+        let (told_of, dangers) = dangers(&mut agent, pulse);
         let node = self.register(&mut agent, told_of, recorder.clone())?;
         self.hold_pods(recorder.clone())?;
         // Their tasks end with the process.
@@ -142,17 +156,7 @@ impl Parts<'_> {
             self.follow_api(Mirrors { client, node, seen, pods, statics });
         }
         self.serve_pod_resources(pods.clone())?;
-        self.delay_shutdown(shutdown::World {
-            logind: Arc::new(SystemBus::of_machine()),
-            pods: pods.clone(),
-            seen: seen.clone(),
-            shutdown: shutdown_in,
-            reported,
-            recorder: recorder.clone(),
-            metrics: self.deps.metrics.clone(),
-            clock: self.deps.clock.clone(),
-            root: PathBuf::from(&self.flags.root_dir),
-        });
+        self.delay_shutdown(&dangers, &pods, seen.as_ref(), &recorder);
         let sources = pod_manager::PodSources { seen, node, found: self.static_pods().await };
         let (beat, pulse) = watch::channel(tokio::time::Instant::now());
         tokio::spawn(pod_manager::run(agent, sources, statics_in, beat));
@@ -170,7 +174,7 @@ impl Parts<'_> {
             recorder,
             metrics: self.deps.metrics.clone(),
             clock: self.deps.clock.clone(),
-            pressures: pressures_in,
+            pressures: dangers.pressures_in,
         })?;
         Ok(Running { pods, server })
     }
@@ -210,11 +214,29 @@ impl Parts<'_> {
     }
 
     /// Ends pods before the machine goes down, where it is to wait for them.
-    fn delay_shutdown(&self, world: shutdown::World) {
-        match wiring::shutdown(self.config) {
-            None => tracing::info!("No graceful configuration specified, node shutdown will be immediate"),
-            Some(policy) => drop(tokio::spawn(ShutdownManager::new(policy, world).run(self.drain.clone()))),
-        }
+    fn delay_shutdown(
+        &self,
+        dangers: &Dangers,
+        pods: &watch::Receiver<Arc<[PodHandle]>>,
+        seen: Option<&watch::Receiver<ApiPods>>,
+        recorder: &Recorder,
+    ) {
+        let Some(policy) = wiring::shutdown(self.config) else {
+            tracing::info!("No graceful configuration specified, node shutdown will be immediate");
+            return;
+        };
+        let world = shutdown::World {
+            logind: Arc::new(SystemBus::of_machine()),
+            pods: pods.clone(),
+            seen: seen.cloned(),
+            shutdown: dangers.shutdown_in.clone(),
+            reported: dangers.reported.clone(),
+            recorder: recorder.clone(),
+            metrics: self.deps.metrics.clone(),
+            clock: self.deps.clock.clone(),
+            root: PathBuf::from(&self.flags.root_dir),
+        };
+        tokio::spawn(ShutdownManager::new(policy, world).run(self.drain.clone()));
     }
 
     async fn static_pods(&self) -> Option<watch::Receiver<static_pods::choice::StaticPods>> {

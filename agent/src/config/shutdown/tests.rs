@@ -1,3 +1,5 @@
+//! Which periods the fields come to, and what is wrong with them.
+
 use serde_json::json;
 
 use super::*;
