@@ -15,7 +15,7 @@ pub(super) fn explain(status: &PodStatus, evidence: Vec<String>) -> Option<Findi
             "nothing where a controller owns it: another pod is in its place; else make it again. It has as long to end as terminationGracePeriodSeconds and the kubelet's shutdownGracePeriod allow",
         ),
         NODE_SHUTDOWN => (
-            "the machine is being shut down, and the node takes no pod any more",
+            "the machine was being shut down when the pod came: the node took none any more",
             "make it again when the node is Ready, or where nodeName is set take another node",
         ),
         _ => return None,
@@ -48,7 +48,7 @@ mod tests {
         };
         assert!(cause(words::REASON, words::MESSAGE).unwrap().contains("was shut down"));
         let kept_out = admission::while_up(Shutdown::Ending).unwrap_err();
-        assert!(cause(&kept_out.reason, &kept_out.message).unwrap().contains("is being shut down"));
+        assert!(cause(&kept_out.reason, &kept_out.message).unwrap().contains("was being shut down"));
         // Others end pods for that reason, too.
         assert_eq!(cause(words::REASON, "by hand"), None);
         assert_eq!(cause("", ""), None);

@@ -12,6 +12,7 @@ use super::decide::{self, Group};
 use super::words;
 use crate::config::shutdown::ShutdownPeriod;
 use crate::pod::Life;
+use crate::pod::status::PodStatus;
 use crate::pod::worker::PodHandle;
 use crate::pod_source::ApiPods;
 use crate::status;
@@ -26,19 +27,25 @@ pub(super) async fn end_pods(
     pods: &Arc<[PodHandle]>,
     seen: Option<&watch::Receiver<ApiPods>>,
 ) {
-    let active = pods.iter().filter(|handle| handle.is_active()).cloned();
+    // Those that were ending already have volumes, too (PR 139660).
+    let left = pods.iter().filter(|handle| !is_gone(&handle.status.borrow())).cloned();
     let priority = |handle: &PodHandle| handle.pod.placement.priority.unwrap_or_default();
-    for group in decide::groups(periods, active, priority) {
+    for group in decide::groups(periods, left, priority) {
         if !group.pods.is_empty() {
             end_group(&group, seen.cloned()).await;
         }
     }
 }
 
+/// Nothing of it takes room any more.
+fn is_gone(status: &PodStatus) -> bool {
+    matches!(status.life, Life::Stopped | Life::Gone)
+}
+
 async fn end_group(group: &Group<PodHandle>, seen: Option<watch::Receiver<ApiPods>>) {
     let period = group.period.duration();
     let deadline = Instant::now() + period;
-    for handle in &group.pods {
+    for handle in group.pods.iter().filter(|handle| handle.is_active()) {
         let grace = decide::grace(handle.pod.grace, period);
         tracing::info!(pod = handle.pod.full_name(), ?grace, "Shutdown manager killing pod with gracePeriod");
         handle.evict(words::verdict(), Some(grace));
@@ -46,7 +53,7 @@ async fn end_group(group: &Group<PodHandle>, seen: Option<watch::Receiver<ApiPod
     // Not before their volumes are back: who serves these may be in the next group (#115148).
     let gone = |handle: &PodHandle| {
         let handle = handle.clone();
-        async move { handle.wait(|status| matches!(status.life, Life::Stopped | Life::Gone)).await }
+        async move { handle.wait(is_gone).await }
     };
     let priority = group.period.priority;
     if timeout_at(deadline, join_all(group.pods.iter().map(gone))).await.is_err() {

@@ -25,7 +25,7 @@ use crate::pod_source::ApiPods;
 
 /// Before the bus is tried again; doubled each time up to the longest.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-const LONGEST_WAIT: Duration = Duration::from_secs(16);
+const LONGEST_WAIT: Duration = Duration::from_secs(4);
 /// logind is asked so often whether it has read its configuration, as upstream: each time after twice the time.
 const READS: u32 = 5;
 const FIRST_READ: Duration = Duration::from_millis(100);

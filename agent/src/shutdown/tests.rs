@@ -124,9 +124,13 @@ impl ShutdownFixture {
     }
 
     fn wants(&self, name: &str, priority: i32, grace: i64) {
+        self.put(name, priority, grace, "Always");
+    }
+
+    fn put(&self, name: &str, priority: i32, grace: i64, restart: &str) {
         let container = json!({ "name": name, "image": "reg/img:v1", "imagePullPolicy": "IfNotPresent" });
         let spec = json!({ "nodeName": "n1", "priority": priority, "terminationGracePeriodSeconds": grace,
-            "containers": [container] });
+            "containers": [container], "restartPolicy": restart });
         self.server.put(&path(name), json!({ "metadata": { "generation": 1 }, "spec": spec }));
     }
 
@@ -245,6 +249,27 @@ async fn issue_115148_critical_pods_stay_while_volumes_of_others_are_taken_back(
 }
 
 #[tokio::test(start_paused = true)]
+async fn pull_139660_volumes_of_pods_that_have_just_ended_are_waited_for() {
+    let node = ShutdownFixture::new();
+    node.runtime.script("job", &[Script::Exit { after: Duration::from_secs(20), code: 0 }]);
+    let _kubelet = node.kubelet();
+    node.volumes.stick(true);
+    node.put("job", 0, 1, "Never");
+    node.phase("job", "Succeeded").await;
+    node.runs("driver", CRITICAL, 1).await;
+    node.logind.until_held().await;
+    let since = Instant::now();
+    node.logind.announce(true);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(node.is("driver"), "Running");
+    node.volumes.stick(false);
+    let took = released(&node, since).await;
+    assert!(about(took, 5) && node.is("driver") == "Failed", "{took:?}");
+    // What it was told of itself stays.
+    assert_eq!(node.is("job"), "Succeeded");
+}
+
+#[tokio::test(start_paused = true)]
 async fn issue_115148_a_volume_that_stays_holds_nobody_up_for_ever() {
     let node = ShutdownFixture::new();
     let _kubelet = node.kubelet();
@@ -295,7 +320,7 @@ async fn issue_107043_a_bus_that_comes_later_is_found() {
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert!(!node.logind.holds());
     node.logind.set_down(false);
-    tokio::time::sleep(Duration::from_secs(16)).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
     assert!(node.logind.holds());
 }
 
