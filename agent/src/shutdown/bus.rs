@@ -7,8 +7,9 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt};
 use gantry_base::files;
-use zbus::proxy::{Builder, CacheProperties, SignalStream};
-use zbus::{Connection, Proxy, connection};
+use zbus::message::{Message, Type};
+use zbus::zvariant::{DynamicType, OwnedValue};
+use zbus::{Connection, MatchRule, MessageStream, connection};
 
 use super::decide;
 use super::logind::{Answer, DelayLock, Error, Logind, Session};
@@ -19,6 +20,7 @@ const LOGIND_MANAGER: &str = "org.freedesktop.login1.Manager";
 const SYSTEMD: &str = "org.freedesktop.systemd1";
 const SYSTEMD_PATH: &str = "/org/freedesktop/systemd1";
 const SYSTEMD_MANAGER: &str = "org.freedesktop.systemd1.Manager";
+const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 
 /// What is delayed, who delays it, why and how, as upstream's `systemd-inhibit --list` shows it.
 const DELAY: (&str, &str, &str, &str) =
@@ -88,28 +90,35 @@ fn drop_ins(root: &Path) -> Vec<(PathBuf, String)> {
 #[derive(Debug)]
 struct BusSession {
     bus: Connection,
-    logind: Proxy<'static>,
-    announcements: SignalStream<'static>,
+    announcements: MessageStream,
     drop_in: PathBuf,
 }
 
 impl BusSession {
     /// Listens first: no announcement comes between it and the lock.
     async fn begin(bus: Connection, root: &Path) -> Result<Self, Error> {
-        let logind = proxy(&bus, LOGIND, LOGIND_PATH, LOGIND_MANAGER).await?;
-        // zbus passes over a signal that is not by the owner of logind's name: any user of the machine may send one.
+        let deaf = wrap("listen to logind");
         let announcements =
-            logind.receive_signal("PrepareForShutdown").await.map_err(wrap("listen to logind"))?;
+            MessageStream::for_match_rule(announcement().map_err(&deaf)?, &bus, None).await.map_err(deaf)?;
         let drop_in = root.join(FOLDERS[0]).join(decide::DROP_IN);
-        Ok(Self { bus, logind, announcements, drop_in })
+        Ok(Self { bus, announcements, drop_in })
+    }
+
+    async fn ask<B>(&self, interface: &str, method: &'static str, words: &B) -> Result<Message, Error>
+    where
+        B: serde::Serialize + DynamicType + Sync,
+    {
+        let answer = self.bus.call_method(Some(LOGIND), LOGIND_PATH, Some(interface), method, words).await;
+        answer.map_err(wrap(method))
     }
 
     async fn property<T>(&self, name: &'static str) -> Result<T, Error>
     where
-        T: TryFrom<zbus::zvariant::OwnedValue>,
-        T::Error: Into<zbus::Error>,
+        T: TryFrom<OwnedValue, Error = zbus::zvariant::Error>,
     {
-        self.logind.get_property(name).await.map_err(wrap(name))
+        let answer = self.ask(PROPERTIES, "Get", &(LOGIND_MANAGER, name)).await?;
+        let value: OwnedValue = answer.body().deserialize().map_err(wrap(name))?;
+        value.try_into().map_err(|error: zbus::zvariant::Error| wrap(name)(error.into()))
     }
 
     async fn raise(&self, to: Duration) -> Result<(), Error> {
@@ -118,16 +127,25 @@ impl BusSession {
             std::fs::create_dir_all(folder).map_err(failed)?;
         }
         files::replace(&self.drop_in, decide::drop_in(to).as_bytes(), 0o644).map_err(failed)?;
-        let systemd = proxy(&self.bus, SYSTEMD, SYSTEMD_PATH, SYSTEMD_MANAGER).await?;
         let unit = ("systemd-logind.service", "all", HANG_UP);
-        systemd.call::<_, _, ()>("KillUnit", &unit).await.map_err(wrap("have logind read its configuration"))
+        let told =
+            self.bus.call_method(Some(SYSTEMD), SYSTEMD_PATH, Some(SYSTEMD_MANAGER), "KillUnit", &unit);
+        told.await.map(drop).map_err(wrap("have logind read its configuration"))
     }
 
     async fn lock(&self) -> Result<DelayLock, Error> {
+        let answer = self.ask(LOGIND_MANAGER, "Inhibit", &DELAY).await?;
         let lock: zbus::zvariant::OwnedFd =
-            self.logind.call("Inhibit", &DELAY).await.map_err(wrap("take a delay lock of logind"))?;
+            answer.body().deserialize().map_err(wrap("take a delay lock of logind"))?;
         Ok(lock.into())
     }
+}
+
+/// Whoever sends it, as upstream: its suite plays logind by dbus-send, and the bus does not tell who that was once it has
+/// gone. `contrib/dbus` leaves it to root.
+fn announcement() -> zbus::Result<MatchRule<'static>> {
+    let rule = MatchRule::builder().msg_type(Type::Signal).path(LOGIND_PATH)?;
+    Ok(rule.interface(LOGIND_MANAGER)?.member("PrepareForShutdown")?.build())
 }
 
 impl Session for BusSession {
@@ -150,7 +168,8 @@ impl Session for BusSession {
     fn announcement(&mut self) -> BoxFuture<'_, Option<bool>> {
         async {
             loop {
-                let message = self.announcements.next().await?;
+                // Of a connection that ends, the last one is why.
+                let Ok(message) = self.announcements.next().await? else { return None };
                 match message.body().deserialize::<bool>() {
                     Ok(begins) => return Some(begins),
                     Err(error) => tracing::error!(err = %error, "PrepareForShutdown of another form"),
@@ -159,18 +178,6 @@ impl Session for BusSession {
         }
         .boxed()
     }
-}
-
-async fn proxy(
-    bus: &Connection,
-    name: &'static str,
-    path: &'static str,
-    interface: &'static str,
-) -> Result<Proxy<'static>, Error> {
-    let no_proxy = wrap(name);
-    let builder =
-        Builder::new(bus).destination(name).and_then(|b| b.path(path)).and_then(|b| b.interface(interface));
-    builder.map_err(&no_proxy)?.cache_properties(CacheProperties::No).build().await.map_err(no_proxy)
 }
 
 fn wrap(what: &'static str) -> impl Fn(zbus::Error) -> Error {

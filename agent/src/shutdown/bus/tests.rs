@@ -147,3 +147,17 @@ fn a_drop_in_hides_those_of_the_same_name_in_later_folders() {
     std::os::unix::fs::symlink("/dev/null", mask).unwrap();
     assert_eq!(bus.overruling(), None);
 }
+
+#[test]
+fn the_shipped_policy_leaves_announcements_to_root() {
+    let policy = include_str!("../../../../contrib/dbus/gantry-kubelet.conf");
+    let within = |policy: &str, head: &str| {
+        let (_, rest) = policy.split_once(head).unwrap();
+        rest.split_once("</policy>").unwrap().0.trim().to_owned()
+    };
+    let signal = format!(
+        "send_type=\"signal\" send_interface=\"{LOGIND_MANAGER}\" send_member=\"PrepareForShutdown\"/>"
+    );
+    assert_eq!(within(policy, "<policy context=\"default\">"), format!("<deny {signal}"));
+    assert_eq!(within(policy, "<policy user=\"root\">"), format!("<allow {signal}"));
+}
