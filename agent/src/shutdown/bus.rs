@@ -141,8 +141,8 @@ impl BusSession {
     }
 }
 
-/// Whoever sends it, as upstream: its suite plays logind by dbus-send, and the bus does not tell who that was once it has
-/// gone. `contrib/dbus` leaves it to root.
+/// Whoever sends it, as upstream: its suite plays logind over a connection that it closes at once, and the bus does not
+/// tell who that was. `contrib/dbus` leaves it to root.
 fn announcement() -> zbus::Result<MatchRule<'static>> {
     let rule = MatchRule::builder().msg_type(Type::Signal).path(LOGIND_PATH)?;
     Ok(rule.interface(LOGIND_MANAGER)?.member("PrepareForShutdown")?.build())
