@@ -2,7 +2,7 @@
 //! the rules; never ends a pod or reads the node. Called by [`crate::pod_workers`] for each new pod and each resize, and
 //! its types by [`crate::manifest::api`].
 //!
-//! pressure ([`pressure`]) → sysctls ([`sysctls`]) → operating system → supplemental groups → resources ([`fit`]) → affinity,
+//! shutdown ([`shutdown`]) → pressure ([`pressure`]) → sysctls ([`sysctls`]) → operating system → supplemental groups → resources ([`fit`]) → affinity,
 //! taints ([`labels`]) → name → ports → AppArmor. What an API object asks for that this node does not
 //! do at all is refused before, by [`crate::manifest::api`]. A resize is asked the same, and what [`resize`] says.
 
@@ -10,10 +10,12 @@ mod fit;
 mod labels;
 mod pressure;
 mod resize;
+mod shutdown;
 mod sysctls;
 
 use std::collections::BTreeMap;
 
+use gantry_model::pod::placement::SYSTEM_CRITICAL;
 use gantry_model::pod::security::AppArmor;
 use gantry_model::pod::{Origin, Pod};
 
@@ -23,11 +25,9 @@ pub(crate) use fit::{is_extended, is_extended_resource};
 pub(crate) use labels::any_fits;
 pub(crate) use pressure::under;
 pub(crate) use resize::{Infeasible, ResizeRules, feasible, may_swap};
+pub(crate) use shutdown::{NODE_SHUTDOWN, while_up};
 pub(crate) use sysctls::Allowed;
 pub(crate) use sysctls::SAFE_SYSCTLS;
-
-/// Above which a pod is critical: scheduling.SystemCriticalPriority.
-const SYSTEM_CRITICAL: i32 = 2_000_000_000;
 
 /// Why a pod is not run here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

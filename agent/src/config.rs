@@ -13,6 +13,7 @@ pub mod image_verification;
 pub mod labels;
 pub mod refused;
 mod settings;
+pub mod shutdown;
 mod taint;
 mod validate;
 

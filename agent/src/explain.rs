@@ -8,6 +8,7 @@ mod endings;
 pub(crate) mod look;
 mod pulls;
 mod resizes;
+mod shutdown;
 
 /// What is wrong and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]

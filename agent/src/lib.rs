@@ -43,6 +43,7 @@ mod registration;
 pub mod root;
 pub mod runtime;
 pub mod runtime_ext;
+mod shutdown;
 mod static_pods;
 mod status;
 pub mod timeline;

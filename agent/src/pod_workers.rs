@@ -14,6 +14,7 @@ use std::time::Duration;
 use gantry_base::error::chain;
 use gantry_model::allocation::Allocation;
 use gantry_model::pod::{Origin, PendingResize, Pod, PodUid};
+use gantry_model::shutdown::Shutdown;
 use gantry_model::signal::Pressures;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -67,6 +68,8 @@ pub struct PodWorkers {
     node: Option<watch::Receiver<Option<Arc<Node>>>>,
     /// What the node is short of.
     pressures: watch::Receiver<Pressures>,
+    /// Whether the machine goes down.
+    shutdown: watch::Receiver<Shutdown>,
     /// See [`PodUpdate::is_foreign`].
     foreign: BTreeMap<PodUid, Arc<Pod>>,
     /// By an agent before this one; each counts when its pod is taken up.
@@ -89,9 +92,20 @@ impl PodWorkers {
         workers.spawn(watcher::watch(deps.runtime.clone(), pods_out, told_in, deps.metrics.clone()));
         let (node, foreign, allocated) = (None, BTreeMap::new(), BTreeMap::new());
         let pressures = watch::channel(Pressures::new()).1;
+        let shutdown = watch::channel(Shutdown::Not).1;
         let resizes = Resizes::default();
-        let mut agent =
-            Self { pods: pods_in, told, workers, node, pressures, foreign, allocated, resizes, deps };
+        let mut agent = Self {
+            pods: pods_in,
+            told,
+            workers,
+            node,
+            pressures,
+            shutdown,
+            foreign,
+            allocated,
+            resizes,
+            deps,
+        };
         agent.apply(pods);
         agent
     }
@@ -111,6 +125,11 @@ impl PodWorkers {
     /// From now on new pods are held against what the node is short of.
     pub fn watch_pressures(&mut self, pressures: watch::Receiver<Pressures>) {
         self.pressures = pressures;
+    }
+
+    /// From now on nothing is taken in while the machine goes down.
+    pub fn watch_shutdown(&mut self, shutdown: watch::Receiver<Shutdown>) {
+        self.shutdown = shutdown;
     }
 
     /// Learns what pods were allocated by an agent before this one. Before they are taken up.
@@ -353,6 +372,8 @@ impl PodWorkers {
 
     /// Makes room for it if it matters more than others: those that must go first.
     fn fit(&self, pod: &Pod, others: &[&PodHandle]) -> Result<Vec<PodUid>, Rejection> {
+        // First, though upstream asks it last: nobody is preempted for a pod that does not run here.
+        admission::while_up(*self.shutdown.borrow())?;
         admission::under(pod, &self.pressures.borrow())?;
         if pod.security.strict_groups && !self.deps.node.strict_groups {
             // With or without a cluster: nobody else would hold it to them.

@@ -35,6 +35,7 @@ use std::time::Duration;
 use gantry_kube_client::reflector::{Query, Reflected, reflect};
 use gantry_metrics::Metrics;
 use gantry_model::clock::Clock;
+use gantry_model::shutdown::Shutdown;
 use gantry_model::signal::Pressures;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::Client;
@@ -133,6 +134,10 @@ pub(crate) struct World {
     pub troubles: watch::Receiver<Vec<String>>,
     /// What the node is short of.
     pub pressures: watch::Receiver<Pressures>,
+    /// Whether the machine goes down.
+    pub shutdown: watch::Receiver<Shutdown>,
+    /// Learns with which of these the status was last told.
+    pub reported: watch::Sender<Shutdown>,
     /// What plugins offer, by resource.
     pub devices: watch::Receiver<BTreeMap<String, Amount>>,
     /// Counts how long the start of a new node takes.

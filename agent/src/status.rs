@@ -122,6 +122,12 @@ fn image_of(seen: &ApiPods, pod: &pod::Pod) -> Option<Arc<Pod>> {
     }
 }
 
+/// Whether the API server has the pod as ended, or has it no more. In doubt it has: nothing can be told there.
+pub(crate) fn is_end_told(seen: &ApiPods, pod: &pod::Pod) -> bool {
+    let phase = |image: &Pod| image.status.as_ref().and_then(|status| status.phase.clone());
+    image_of(seen, pod).is_none_or(|image| matches!(phase(&image).as_deref(), Some("Succeeded" | "Failed")))
+}
+
 /// What others have of a pod.
 struct Known {
     /// Whether the API's pods have been listed.

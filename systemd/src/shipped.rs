@@ -47,6 +47,14 @@ fn a_kubelet_comes_after_the_runtime_and_does_not_end_with_it() {
     }
 }
 
+/// The last it tells of its pods is told over the network.
+#[test]
+fn issue_112443_a_kubelet_is_stopped_before_the_network() {
+    for key in ["Wants", "After"] {
+        assert_eq!(values(KUBELET, "Unit", key), ["network-online.target"], "{key}");
+    }
+}
+
 #[test]
 fn a_kubelet_finds_what_kubeadm_writes() {
     assert_eq!(values(KUBELET, "Service", "ExecStart"), ["/usr/bin/kubelet"]);

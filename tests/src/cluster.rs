@@ -4,6 +4,7 @@
 
 pub mod addons;
 pub mod audit;
+pub mod bus;
 mod control_plane;
 pub mod going;
 pub mod harness;

@@ -10,6 +10,7 @@ mod call;
 mod on_kind;
 mod report;
 mod suites;
+mod units;
 
 use std::path::{Path, PathBuf};
 
@@ -50,6 +51,10 @@ pub(crate) struct Wanted {
     /// What makes the node
     #[arg(long, value_enum, default_value = "gantry")]
     kubelet: KubeletName,
+    /// Of the node suite, specs that want the node for themselves, [Serial], [Disruptive] and [Flaky] ones, too: one at a
+    /// time, with a kubelet that they restart and a logind that they play
+    #[arg(long, requires = "focus", conflicts_with_all = ["procs", "on_kind"])]
+    serial: bool,
     /// How many specs at once, instead of what suites.toml says
     #[arg(long)]
     procs: Option<usize>,
@@ -79,6 +84,7 @@ fn list(suite: Name) -> Result<()> {
         focus: Vec::new(),
         runtime: RuntimeName::Containerd,
         kubelet: KubeletName::Gantry,
+        serial: false,
         procs: None,
         on_kind: false,
         again: 0,
@@ -89,6 +95,9 @@ fn list(suite: Name) -> Result<()> {
 /// Builds, runs the suite in a place of its own, writes the table.
 pub(crate) fn run(wanted: &Wanted) -> Result<()> {
     sh::require_root("a suite")?;
+    if wanted.serial && wanted.suite != Name::Node {
+        bail!("--serial is for the node suite: `cargo xtask conformance node --serial --focus …`");
+    }
     let suites = suites::read(&sh::root().join("tests/suites.toml"))?;
     let suite = suites.get(wanted.suite);
     let folder = out(wanted)?;
@@ -113,7 +122,7 @@ fn attempts(
     folder: &Path,
     mut attempt: impl FnMut(&Choice, usize, &Path) -> Result<SuiteRun>,
 ) -> Result<(SpecTable, Vec<String>)> {
-    let processes = wanted.procs.unwrap_or(suite.processes);
+    let processes = if wanted.serial { 1 } else { wanted.procs.unwrap_or(suite.processes) };
     let SuiteRun { specs, wrong } = attempt(&choose(wanted, suite), processes, folder)?;
     let mut wrongs: Vec<String> = wrong.into_iter().collect();
     let mut table = table(wanted, suite, specs)?;
@@ -147,6 +156,7 @@ fn once(
         runtime: wanted.runtime,
         kubelet: wanted.kubelet,
         procs,
+        serial: wanted.serial,
         flags: suite.flags.clone(),
     };
     choice.write(folder)?;
@@ -226,7 +236,8 @@ fn choose(wanted: &Wanted, suite: &Suite) -> Choice {
     } else if wanted.focus.is_empty() {
         suite.listed()
     } else {
-        Choice { focus: wanted.focus.clone(), skip: suite.skip.clone() }
+        let skip = if wanted.serial { Vec::new() } else { suite.skip.clone() };
+        Choice { focus: wanted.focus.clone(), skip }
     }
 }
 

@@ -139,6 +139,8 @@ Metrics {
     evictions: Counter<1> = "kubelet_evictions", ["eviction_signal"], "[ALPHA] Pods that were ended for pressure, by signal.";
     eviction_stats_age: Histogram<1> = "kubelet_eviction_stats_age_seconds", (["eviction_signal"], usual()), "[ALPHA] Age of the measurements that pods were ended by.";
     first_network_pod_start_sli: Gauge = "kubelet_first_network_pod_start_sli_duration_seconds", [], "[INTERNAL] The same as kubelet_pod_start_sli_duration_seconds, of the first pod with a network.";
+    graceful_shutdown_start: Gauge = "kubelet_graceful_shutdown_start_time_seconds", [], "[ALPHA] When the machine's last shutdown began to end pods, in Unix time.";
+    graceful_shutdown_end: Gauge = "kubelet_graceful_shutdown_end_time_seconds", [], "[ALPHA] When the pods of the machine's last shutdown had ended or had their time, in Unix time.";
     http_requests: Counter<4> = "kubelet_http_requests_total", ["method", "path", "server_type", "long_running"], "[ALPHA] HTTP requests received.";
     websocket_streaming_requests: Counter<1> = "kubelet_websocket_streaming_requests_total", ["subresource"], "[ALPHA] WebSockets of exec, attach and port forwarding that the API server did not translate.";
     http_requests_duration: Histogram<4> = "kubelet_http_requests_duration_seconds", (["method", "path", "server_type", "long_running"], usual()), "[ALPHA] Seconds to serve a request.";

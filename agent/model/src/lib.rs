@@ -25,6 +25,7 @@ pub mod quantity;
 pub mod random;
 pub mod requests;
 pub mod resize;
+pub mod shutdown;
 pub mod signal;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -7,6 +7,8 @@ use gantry_model::go_duration::Span;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::shutdown::ShutdownPeriod;
+
 /// Whether a field is left out when it is written: Go's `omitempty`, which knows no empty struct.
 trait Empty {
     fn is_empty(&self) -> bool;
@@ -183,7 +185,7 @@ fields!(
     enable_system_log_query: Option<bool> = "enableSystemLogQuery",
     shutdown_grace_period: Span = "shutdownGracePeriod",
     shutdown_grace_period_critical_pods: Span = "shutdownGracePeriodCriticalPods",
-    shutdown_grace_period_by_pod_priority: Vec<Value> = "shutdownGracePeriodByPodPriority",
+    shutdown_grace_period_by_pod_priority: Vec<ShutdownPeriod> = "shutdownGracePeriodByPodPriority",
     crash_loop_back_off: CrashLoopBackOff = "crashLoopBackOff",
     reserved_memory: Vec<Value> = "reservedMemory",
     enable_profiling_handler: Option<bool> = "enableProfilingHandler",

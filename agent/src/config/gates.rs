@@ -87,12 +87,9 @@ const OURS: [&str; 76] = [
     "UserNamespacesSupport",
 ];
 
-/// Of ours those that a configuration may switch, as upstream: both ways are there.
-const EITHER: [&str; 1] = ["ExtendWebSocketsToKubelet"];
-
 /// Those whose feature a node has and this one has not: closed whatever a configuration says, so none may be
 /// opened and each that upstream lets one close may be closed.
-const ABSENT: [&str; 41] = [
+const ABSENT: [&str; 39] = [
     "CPUManagerPolicyAlphaOptions",
     "CPUManagerPolicyBetaOptions",
     "CPUManagerPolicyOptions",
@@ -107,8 +104,6 @@ const ABSENT: [&str; 41] = [
     "DynamicResourceAllocation",
     "EventedPLEG",
     "GitRepoVolumeDriver",
-    "GracefulNodeShutdown",
-    "GracefulNodeShutdownBasedOnPodPriority",
     "InPlacePodVerticalScalingExclusiveCPUs",
     "InPlacePodVerticalScalingExclusiveMemory",
     "KubeletInUserNamespace",
@@ -135,6 +130,10 @@ const ABSENT: [&str; 41] = [
     "TopologyManagerPolicyOptions",
     "UserNamespacesHostNetworkSupport",
 ];
+
+/// Those that may be closed, as upstream's: what each stands for is there, and goes away with it.
+const SWITCHED: [&str; 3] =
+    ["ExtendWebSocketsToKubelet", "GracefulNodeShutdown", "GracefulNodeShutdownBasedOnPodPriority"];
 
 /// One gate of this release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -207,7 +206,7 @@ impl Gates {
             .iter()
             .filter_map(|name| self.0.get_key_value(name))
             .filter(|(name, gate)| !gate.locked && self.enabled(name, set) != gate.default)
-            .filter(|(name, _)| !EITHER.contains(name));
+            .filter(|(name, _)| !SWITCHED.contains(name));
         for (name, gate) in moved {
             let (value, absent) = (!gate.default, ABSENT.contains(name));
             match (absent, value) {
@@ -252,25 +251,30 @@ mod tests {
     #[test]
     fn a_gate_of_what_is_not_there_may_be_closed_and_is_told_as_closed() {
         let gates = Gates::default();
-        let off = set(&[
-            ("GracefulNodeShutdown", false),
-            ("GracefulNodeShutdownBasedOnPodPriority", false),
-            ("EventedPLEG", false),
-        ]);
+        let off = set(&[("CPUManagerPolicyBetaOptions", false), ("EventedPLEG", false)]);
         assert_eq!((gates.wrong(&off), gates.list_unsupported(&off)), (vec![], vec![]));
         // Where it stands already it may be put.
-        let on = set(&[("GracefulNodeShutdown", true), ("KubeletCrashLoopBackOffMax", true)]);
+        let on = set(&[("ExtendWebSocketsToKubelet", true), ("KubeletCrashLoopBackOffMax", true)]);
         assert_eq!((gates.wrong(&on), gates.list_unsupported(&on)), (vec![], vec![]));
         let told: BTreeMap<_, _> = gates.all(&on).map(|(name, _, open)| (name, open)).collect();
         let of = |name: &str| told.get(name).copied();
-        assert_eq!((of("GracefulNodeShutdown"), of("DynamicResourceAllocation")), (Some(false), Some(false)));
+        assert_eq!(of("DynamicResourceAllocation"), Some(false));
         assert_eq!((of("KubeletCrashLoopBackOffMax"), of("SidecarContainers")), (Some(true), Some(true)));
-        let closed = set(&[("ExtendWebSocketsToKubelet", false)]);
-        assert_eq!((gates.wrong(&closed), gates.list_unsupported(&closed)), (vec![], vec![]));
-        let open = |set| gates.all(set).any(|(name, _, open)| name == "ExtendWebSocketsToKubelet" && open);
-        assert!(open(&on) && !open(&closed));
-        assert!(EITHER.iter().all(|name| OURS.contains(name) && !ABSENT.contains(name)));
         assert!(ABSENT.is_sorted() && ABSENT.iter().all(|name| gates.0.contains_key(name)));
+    }
+
+    #[test]
+    fn a_gate_of_what_can_be_switched_off_may_be_closed_and_is_told_as_it_is() {
+        let gates = Gates::default();
+        for name in SWITCHED {
+            for open in [true, false] {
+                let set = set(&[(name, open)]);
+                assert_eq!(gates.list_unsupported(&set), Vec::<String>::new(), "{name}");
+                let told = gates.all(&set).find(|(told, _, _)| *told == name).map(|(_, _, open)| open);
+                assert_eq!(told, Some(open), "{name}");
+            }
+        }
+        assert!(SWITCHED.iter().all(|name| OURS.contains(name) && !ABSENT.contains(name)));
     }
 
     #[test]

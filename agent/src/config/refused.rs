@@ -10,7 +10,7 @@ use super::{Host, KubeletFlags, to_json};
 
 /// Fields that must stay at their default, by JSON path, and why. docs/ledger/kubelet-config.md
 /// holds the same ones.
-pub const FIELDS: [(&str, &str); 23] = [
+pub const FIELDS: [(&str, &str); 20] = [
     ("tlsCurvePreferences", "the key exchange is that of the TLS library"),
     ("cgroupsPerQOS", "pods always get their cgroups by quality of service"),
     ("cpuManagerPolicy", "containers share all CPUs"),
@@ -22,9 +22,6 @@ pub const FIELDS: [(&str, &str); 23] = [
     ("qosReserved", "nothing is reserved by quality of service"),
     ("enableControllerAttachDetach", "the controller attaches volumes"),
     ("reservedSystemCPUs", "containers share all CPUs: reserve an amount by systemReserved"),
-    ("shutdownGracePeriod", "the node's shutdown is not delayed: drain it before"),
-    ("shutdownGracePeriodCriticalPods", "the node's shutdown is not delayed: drain it before"),
-    ("shutdownGracePeriodByPodPriority", "the node's shutdown is not delayed: drain it before"),
     ("memoryReservationPolicy", "memory is not reserved"),
     ("tracing", "spans are not exported yet: `gantry timeline` shows them"),
     ("logging.options.text.splitStream", "all goes to stderr"),

@@ -79,6 +79,9 @@ fn another(value: &Value, kind: &str) -> Value {
         "map[string]string" => json!({ "a": "b" }),
         "map[string]bool" => json!({ "a": true }),
         "map[string][]string" => json!({ "a": ["b"] }),
+        "[]v1beta1.ShutdownGracePeriodByPodPriority" => {
+            json!([{ "priority": 7, "shutdownGracePeriodSeconds": 7 }])
+        }
         "[]v1.Taint" => json!([{ "key": "a", "value": "b", "effect": "NoSchedule" }]),
         kind if kind.starts_with("[]") => json!([{ "a": 1 }]),
         _ => json!("x"),

@@ -8,7 +8,7 @@ use gantry_model::go_duration::Span;
 
 use super::fields::KubeletConfiguration;
 use super::gates::Gates;
-use super::{KubeletFlags, refused, taint};
+use super::{KubeletFlags, refused, shutdown, taint};
 use crate::config::image_verification::Policy;
 
 /// What of the host a configuration is held against.
@@ -27,7 +27,8 @@ pub(super) fn problems(
 ) -> Vec<String> {
     let mut found = gates.list_unsupported(&config.feature_gates);
     let rules = [numbers, node, node_allocatable, images, host_rules, server, logs];
-    found.extend(rules.iter().flat_map(|rule| rule(config, host)).map(|problem| {
+    let broken = rules.iter().flat_map(|rule| rule(config, host)).chain(shutdown::problems(config, gates));
+    found.extend(broken.map(|problem| {
         if problem.starts_with("kubelet is configured") || problem.starts_with("invalid taint: ") {
             problem
         } else {

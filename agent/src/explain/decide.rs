@@ -4,7 +4,7 @@ use gantry_model::pod::probe::{Handler, PortRef, Probe};
 use gantry_model::pod::{Container, Pod, Role};
 
 use super::look::ExplainInputs;
-use super::{Finding, devices, endings, pulls, resizes};
+use super::{Finding, devices, endings, pulls, resizes, shutdown};
 use crate::events::{Event, Kind};
 use crate::eviction::message as eviction;
 use crate::pod::status::{ContainerState, ContainerStatus};
@@ -24,6 +24,7 @@ pub(crate) fn decide(facts: &ExplainInputs<'_>) -> Vec<Finding> {
     if status.api_reason == eviction::REASON {
         findings.push(explain_eviction(facts));
     }
+    findings.extend(shutdown::explain(status, events(facts, "", &[])));
     findings.extend(devices::explain_refusal(status, events(facts, "", &[])));
     if !status.is_over() {
         findings.extend(devices::explain_wait(facts.pod, status, facts.now));

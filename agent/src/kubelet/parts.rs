@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gantry_kube_client::identity::{Clients, Names, Notice, ca};
+use gantry_model::shutdown::Shutdown;
 use gantry_model::signal::Pressures;
 use gantry_model::version;
 
@@ -44,6 +45,8 @@ use crate::registration::machine::{self, HostAddresses};
 use crate::registration::stall;
 use crate::registration::{self, World};
 use crate::runtime::cri::CriRuntime;
+use crate::shutdown::bus::SystemBus;
+use crate::shutdown::run::{self as shutdown, ShutdownManager};
 use crate::status::mirror::{self, Mirrors};
 use crate::status::{self, convert, start_sli};
 use crate::{dns, node, oom_watcher, plugins, pod_manager, podresources, static_pods};
@@ -85,6 +88,34 @@ pub(super) struct Parts<'a> {
     pub(super) drain: DrainWatcher,
 }
 
+/// What the node's conditions tell of.
+struct NodeTold {
+    pulse: watch::Receiver<Pulse>,
+    pressures: watch::Receiver<Pressures>,
+    shutdown: watch::Receiver<Shutdown>,
+    /// Learns what of the shutdown was told.
+    reported: watch::Sender<Shutdown>,
+}
+
+/// Where it is told what threatens the node's pods.
+struct Dangers {
+    pressures_in: watch::Sender<Pressures>,
+    shutdown_in: watch::Sender<Shutdown>,
+    /// What of a shutdown the node's last report had.
+    reported: watch::Receiver<Shutdown>,
+}
+
+/// Admission, the node's conditions, and who tells both.
+fn dangers(agent: &mut PodWorkers, pulse: watch::Receiver<Pulse>) -> (NodeTold, Dangers) {
+    let (pressures_in, pressures) = watch::channel(Pressures::new());
+    let (shutdown_in, shutdown) = watch::channel(Shutdown::Not);
+    let (reported_in, reported) = watch::channel(Shutdown::Not);
+    agent.watch_pressures(pressures.clone());
+    agent.watch_shutdown(shutdown.clone());
+    let told_of = NodeTold { pulse, pressures, shutdown, reported: reported_in };
+    (told_of, Dangers { pressures_in, shutdown_in, reported })
+}
+
 /// What goes on.
 pub(super) struct Running {
     pub(super) pods: watch::Receiver<Arc<[PodHandle]>>,
@@ -105,8 +136,8 @@ impl Parts<'_> {
         let (seen_in, nothing) = watch::channel(ApiPods::default());
         let seen = client.clone().map(|client| pod_source::follow(client, &self.name));
         let (statics_in, statics) = watch::channel(status::Statics::default());
-        let (pressures_in, pressures) = watch::channel(Pressures::new());
-        let node = self.register(&mut agent, pulse, pressures, recorder.clone())?;
+        let (told_of, dangers) = dangers(&mut agent, pulse);
+        let node = self.register(&mut agent, told_of, recorder.clone())?;
         self.hold_pods(recorder.clone()).await?;
         // Their tasks end with the process.
         drop(events::run(self.clients.as_ref().map(|c| c.events.clone()), &self.name, queue, pods.clone()));
@@ -125,6 +156,7 @@ impl Parts<'_> {
             self.follow_api(Mirrors { client, node, seen, pods, statics });
         }
         self.serve_pod_resources(pods.clone())?;
+        self.delay_shutdown(&dangers, &pods, seen.as_ref(), &recorder);
         let sources = pod_manager::PodSources { seen, node, found: self.static_pods().await };
         let (beat, pulse) = watch::channel(tokio::time::Instant::now());
         tokio::spawn(pod_manager::run(agent, sources, statics_in, beat));
@@ -142,7 +174,7 @@ impl Parts<'_> {
             recorder,
             metrics: self.deps.metrics.clone(),
             clock: self.deps.clock.clone(),
-            pressures: pressures_in,
+            pressures: dangers.pressures_in,
         })?;
         Ok(Running { pods, server })
     }
@@ -181,6 +213,32 @@ impl Parts<'_> {
         Ok(())
     }
 
+    /// Ends pods before the machine goes down, where it is to wait for them.
+    fn delay_shutdown(
+        &self,
+        dangers: &Dangers,
+        pods: &watch::Receiver<Arc<[PodHandle]>>,
+        seen: Option<&watch::Receiver<ApiPods>>,
+        recorder: &Recorder,
+    ) {
+        let Some(policy) = wiring::shutdown(self.config) else {
+            tracing::info!("No graceful configuration specified, node shutdown will be immediate");
+            return;
+        };
+        let world = shutdown::World {
+            logind: Arc::new(SystemBus::of_machine()),
+            pods: pods.clone(),
+            seen: seen.cloned(),
+            shutdown: dangers.shutdown_in.clone(),
+            reported: dangers.reported.clone(),
+            recorder: recorder.clone(),
+            metrics: self.deps.metrics.clone(),
+            clock: self.deps.clock.clone(),
+            root: PathBuf::from(&self.flags.root_dir),
+        };
+        tokio::spawn(ShutdownManager::new(policy, world).run(self.drain.clone()));
+    }
+
     async fn static_pods(&self) -> Option<watch::Receiver<static_pods::choice::StaticPods>> {
         let (folder, address) = (wiring::folder(self.config), wiring::address(self.config));
         static_pods::follow_all(folder, address, self.name.clone()).await
@@ -190,16 +248,15 @@ impl Parts<'_> {
     fn register(
         &self,
         agent: &mut PodWorkers,
-        pulse: watch::Receiver<Pulse>,
-        pressures: watch::Receiver<Pressures>,
+        told_of: NodeTold,
         recorder: Recorder,
     ) -> Result<watch::Receiver<Option<Arc<Node>>>, Error> {
         let Some(clients) = self.clients.clone() else {
-            agent.watch_pressures(pressures);
             let (_, node) = watch::channel(None);
             return Ok(node);
         };
         let settings = wiring::registration(self.flags, self.config, &self.name)?;
+        let NodeTold { pulse, pressures, shutdown, reported } = told_of;
         let world = World {
             client: clients.lease.clone(),
             lease: clients.lease.clone(),
@@ -214,9 +271,10 @@ impl Parts<'_> {
             devices: self.deps.devices.amounts(),
             troubles: stall::follow(self.deps.runtime.clone(), self.deps.metrics.clone()),
             pressures,
+            shutdown,
+            reported,
             metrics: self.deps.metrics.clone(),
         };
-        agent.watch_pressures(world.pressures.clone());
         let rules = wiring::admission(self.config)?;
         Ok(self.learn(agent, registration::start(settings, world), rules))
     }

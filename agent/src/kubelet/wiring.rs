@@ -19,7 +19,7 @@ use gantry_model::version;
 use crate::admission::{Allowed, ResizeRules};
 use crate::config::gates::Gates;
 use crate::config::image_verification::Policy;
-use crate::config::{KubeletConfiguration, KubeletFlags, eviction};
+use crate::config::{KubeletConfiguration, KubeletFlags, eviction, shutdown};
 use crate::gc::{images, logs};
 use crate::images as pulls;
 use crate::images::queue::Settings as Queue;
@@ -309,6 +309,11 @@ fn saturated(amount: Result<i64, QuantityError>) -> i64 {
 /// When pods are ended for what the node is short of.
 pub(super) fn eviction(config: &KubeletConfiguration) -> Result<eviction::Policy, Error> {
     eviction::policy(config).map_err(Error::Eviction)
+}
+
+/// How long a shutdown of the machine waits for pods; none where it does not.
+pub(super) fn shutdown(config: &KubeletConfiguration) -> Option<shutdown::Policy> {
+    shutdown::policy(config, &Gates::default())
 }
 
 /// What a scheduler may count on beyond what every 1.36 node does.

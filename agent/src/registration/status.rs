@@ -112,7 +112,11 @@ impl Reporter {
             self.register().await;
         }
         loop {
+            let shutdown = *self.world.shutdown.borrow_and_update();
             let told = self.update().await;
+            if told {
+                self.world.reported.send_replace(shutdown);
+            }
             self.rest(told).await;
         }
     }
@@ -122,6 +126,7 @@ impl Reporter {
         let every = self.settings.status_every;
         let deadline = Instant::now() + every + every.mul_f64(0.04 * random::fraction());
         let (mut pressures, mut devices) = (self.world.pressures.clone(), self.world.devices.clone());
+        let mut shutdown = self.world.shutdown.clone();
         loop {
             let at_first = told && !self.was_ready && self.born.elapsed() < GRACE;
             let well = self.troubles().is_empty();
@@ -136,6 +141,7 @@ impl Reporter {
                 () = tokio::time::sleep_until(deadline) => return,
                 // The scheduler is to know at once.
                 Ok(()) = pressures.changed() => return,
+                Ok(()) = shutdown.changed() => return,
                 Ok(()) = devices.changed() => {
                     // Whatever a plugin does: so often at most.
                     tokio::time::sleep(DEVICES_WAIT).await;
@@ -150,6 +156,9 @@ impl Reporter {
     fn troubles(&self) -> Vec<String> {
         let mut troubles = self.world.pulse.borrow().troubles(Instant::now());
         troubles.extend(self.world.troubles.borrow().iter().cloned());
+        if self.world.shutdown.borrow().is_on() {
+            troubles.push("node is shutting down".to_owned());
+        }
         troubles
     }
 

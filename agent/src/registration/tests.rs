@@ -14,10 +14,13 @@ use gantry_kube_client::fake_apiserver::{FakeApiServer, InjectedFault, RecordedR
 use gantry_metrics::Metrics;
 use gantry_model::clock::FakeClock;
 use gantry_model::failure::{Failure, FailureKind};
+use gantry_model::shutdown::Shutdown;
 use gantry_model::signal::Pressures;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 use tokio::sync::watch;
+
+mod told;
 
 use super::devices::Devices;
 use super::health;
@@ -188,6 +191,8 @@ struct Fixture {
     about: FakeAbout,
     troubles: watch::Sender<Vec<String>>,
     pressures: watch::Sender<Pressures>,
+    shutdown: watch::Sender<Shutdown>,
+    reported: watch::Receiver<Shutdown>,
     node: watch::Receiver<Option<Arc<Node>>>,
     metrics: Arc<Metrics>,
     volumes: Arc<FakeVolumes>,
@@ -203,6 +208,8 @@ fn begin(server: &FakeApiServer, settings: Settings, info: MachineInfo, health: 
     drop(crate::pod_workers::events::run(Some(server.client()), "n1", queue, pods_seen));
     let (troubles, troubles_seen) = watch::channel(Vec::new());
     let (pressures, pressures_seen) = watch::channel(Pressures::new());
+    let (shutdown, shutdown_seen) = watch::channel(Shutdown::Not);
+    let (reported_in, reported) = watch::channel(Shutdown::Not);
     let metrics = Arc::new(Metrics::default());
     let volumes = Arc::new(FakeVolumes::default());
     volumes.set_foreign(true);
@@ -223,11 +230,14 @@ fn begin(server: &FakeApiServer, settings: Settings, info: MachineInfo, health: 
         clock,
         troubles: troubles_seen,
         pressures: pressures_seen,
+        shutdown: shutdown_seen,
+        reported: reported_in,
         devices: watch::channel(BTreeMap::new()).1,
         metrics: metrics.clone(),
     };
     let node = start(settings, world);
-    Fixture { server: server.clone(), about, troubles, pressures, node, metrics, volumes, _pods: pods }
+    let server = server.clone();
+    Fixture { server, about, troubles, pressures, shutdown, reported, node, metrics, volumes, _pods: pods }
 }
 
 fn condition(node: &Value, kind: &str) -> Value {
@@ -252,15 +262,6 @@ fn reasons(server: &FakeApiServer) -> Vec<String> {
 
 fn writes(asked: &[RecordedRequest], path: &str) -> usize {
     asked.iter().filter(|asked| asked.path.contains(path) && asked.method != "GET").count()
-}
-
-#[tokio::test(start_paused = true)]
-async fn pressure_is_told_at_once() {
-    let bed = begin(&FakeApiServer::default(), settings(), machine(), Some(well()));
-    ready(&bed, "True").await;
-    bed.pressures.send_replace([gantry_model::signal::Pressure::Pid].into());
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(condition(&bed.server.get(NODE).unwrap(), "PIDPressure")["status"], "True");
 }
 
 #[tokio::test(start_paused = true)]
@@ -555,19 +556,4 @@ async fn a_lease_that_others_wrote_or_deleted_is_renewed_all_the_same() {
     bed.server.until("renewed", renewed).await;
     server.remove(LEASE);
     bed.server.until("made again", |server| server.get(LEASE)).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn volumes_in_use_go_once_an_earlier_kubelets_mounts_have_gone() {
-    let server = FakeApiServer::default();
-    let volumes = json!(["kubernetes.io/csi/d^v"]);
-    server.put(NODE, json!({ "status": { "volumesInUse": volumes } }));
-    let bed = begin(&server, settings(), machine(), Some(well()));
-    ready(&bed, "True").await;
-    tokio::time::sleep(Duration::from_secs(600)).await;
-    assert_eq!(server.get(NODE).unwrap()["status"]["volumesInUse"], volumes);
-    bed.volumes.set_foreign(false);
-    let gone =
-        |server: &FakeApiServer| server.get(NODE).filter(|node| node["status"].get("volumesInUse").is_none());
-    server.until("volumesInUse has gone", gone).await;
 }

@@ -19,6 +19,7 @@ use super::{Error, MountsOf, Volumes, WordsOf};
 pub struct FakeVolumes {
     state: Arc<Mutex<State>>,
     held: watch::Sender<bool>,
+    stuck: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
@@ -45,6 +46,11 @@ impl FakeVolumes {
     /// Taking back what a pod has left hangs until told otherwise.
     pub fn hold(&self, held: bool) {
         self.held.send_replace(held);
+    }
+
+    /// Volumes of pods that end are not given back until told otherwise.
+    pub fn stick(&self, stuck: bool) {
+        self.stuck.send_replace(stuck);
     }
 
     /// How often it was begun to take back what the pod has left.
@@ -155,8 +161,12 @@ impl Volumes for FakeVolumes {
     }
 
     fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {
-        self.state().remove(uid);
-        Box::pin(ready(Ok(())))
+        let mut stuck = self.stuck.subscribe();
+        Box::pin(async move {
+            stuck.wait_for(|stuck| !stuck).await.map_err(|error| Error { message: error.to_string() })?;
+            self.state().remove(uid);
+            Ok(())
+        })
     }
 
     fn foreign(&self) -> BoxFuture<'_, Result<bool, Error>> {

@@ -54,15 +54,21 @@ pub(super) struct NodeIsolation {
     sysctls: Vec<(PathBuf, String)>,
 }
 
+/// That this is such a namespace.
+pub(super) fn require() -> Result<()> {
+    place::require_own_namespaces()?;
+    if std::env::var_os(MARK).is_none() {
+        bail!(
+            "/run and /var/lib may be the host's: a cluster is made by `cargo xtask cluster up`, or in the tier cluster"
+        );
+    }
+    Ok(())
+}
+
 impl NodeIsolation {
     /// Binds the folders, which are made below `folder`.
     pub(super) fn enter(folder: &Path) -> Result<Self> {
-        place::require_own_namespaces()?;
-        if std::env::var_os(MARK).is_none() {
-            bail!(
-                "/run and /var/lib may be the host's: a cluster is made by `cargo xtask cluster up`, or in the tier cluster"
-            );
-        }
+        require()?;
         for hidden in HIDDEN {
             if folder.starts_with(hidden) {
                 bail!(

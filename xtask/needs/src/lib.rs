@@ -38,6 +38,8 @@ pub enum Use {
     Ssh,
     /// Runs Vagrant's machines by libvirt
     Libvirt,
+    /// Plays logind on a system bus of its own: only by hand, so nothing installs it
+    Bus,
 }
 
 /// A program in PATH or a file, and the package that has it.
@@ -109,6 +111,7 @@ pub const NEEDS: &[Need] = &[
     need("virsh", "libvirt-clients", Use::Libvirt),
     need("dnsmasq", "dnsmasq-base", Use::Libvirt),
     need("qemu-img", "qemu-utils", Use::Libvirt),
+    need("dbus-daemon", "dbus-daemon", Use::Bus),
 ];
 
 /// What a task of `cargo xtask` needs. `tiers` are those that were asked for: none means all that
@@ -290,6 +293,7 @@ pub const STARTED: &[(&str, &[&str], Use)] = &[
     ("virsh", &["--version"], Use::Libvirt),
     ("dnsmasq", &["--version"], Use::Libvirt),
     ("qemu-img", &["--version"], Use::Libvirt),
+    ("dbus-daemon", &["--version"], Use::Bus),
     ("cargo", &["--version"], Use::Build),
     ("rustc", &["--version"], Use::Build),
     ("go", &["version"], Use::Build),

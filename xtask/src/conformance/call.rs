@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 use clap::Args;
+use gantry_tests::cluster::bus::SystemBus;
 use gantry_tests::cluster::network::Outside;
 use gantry_tests::cluster::{Cluster, ClusterOptions, Join, NodeBase, kubelet, programs, runtime};
 use gantry_tests::place::bin_dir;
@@ -14,7 +15,9 @@ use serde_json::json;
 
 use super::Name;
 use super::suites::Choice;
+use super::units::Units;
 use crate::cluster::{KubeletName, RuntimeName};
+use crate::sh;
 
 /// As the outer half has it.
 #[derive(Debug, Clone, Args)]
@@ -29,6 +32,8 @@ pub(crate) struct Called {
     pub(super) kubelet: KubeletName,
     #[arg(long)]
     pub(super) procs: usize,
+    #[arg(long)]
+    pub(super) serial: bool,
     /// Of the suite itself
     #[arg(last = true)]
     pub(super) flags: Vec<String>,
@@ -43,7 +48,9 @@ impl Called {
         let mut words = vec![name(self.suite.to_possible_value()), "--out".into(), self.out.clone().into()];
         words.extend(["--runtime".into(), name(self.runtime.to_possible_value())]);
         words.extend(["--kubelet".into(), name(self.kubelet.to_possible_value())]);
-        words.extend(["--procs".into(), self.procs.to_string().into(), "--".into()]);
+        words.extend(["--procs".into(), self.procs.to_string().into()]);
+        words.extend(self.serial.then(|| "--serial".into()));
+        words.push("--".into());
         words.extend(self.flags.iter().map(OsString::from));
         words
     }
@@ -90,7 +97,17 @@ fn node_specs(called: &Called, folder: &Path) -> Result<()> {
     ];
     let mut env = Command::new("env");
     env.env(gantry_tests::place::BIN_DIR, bin_dir()?);
-    ginkgo(env, called, folder, "e2e_node.test", &own)
+    let run = |env| ginkgo(env, called, folder, "e2e_node.test", &own);
+    if called.serial { alone(env, folder, run) } else { run(env) }
+}
+
+/// With the node for itself: the kubelet is a unit that specs restart, and on the system bus is a logind that they play.
+fn alone(mut env: Command, folder: &Path, run: impl FnOnce(Command) -> Result<()>) -> Result<()> {
+    let units = Units::make(folder)?;
+    let bus = SystemBus::start(&sh::root(), folder, &folder.join("log"))?;
+    env.env("PATH", units.path()?);
+    let ran = run(env);
+    ran.and(units.end()).and(bus.end())
 }
 
 /// The suite's own defaults but for what this machine needs, as in a cluster.

@@ -46,6 +46,7 @@ fn specs(bed: &Bed, wanted: &Wanted, suite: &Suite, folder: &Path) -> Result<()>
             runtime: RuntimeName::Gantry,
             kubelet: KubeletName::Gantry,
             procs,
+            serial: false,
             flags: suite.flags.clone(),
         };
         let run = tempfile::Builder::new().prefix("gc-").tempdir()?;

@@ -11,9 +11,10 @@ use flate2::write::GzEncoder;
 use tar::{Builder, EntryType, Header};
 
 /// Files of the checkout, and where they are in the archive.
-const FILES: [(&str, &str); 9] = [
+const FILES: [(&str, &str); 10] = [
     ("CHANGELOG.md", "CHANGELOG.md"),
     ("LICENSE", "LICENSE"),
+    ("contrib/dbus/gantry-kubelet.conf", "dbus/gantry-kubelet.conf"),
     ("contrib/runtime.toml", "runtime.toml"),
     ("contrib/systemd/gantry.service", "systemd/gantry.service"),
     ("contrib/systemd/kubelet.service", "systemd/kubelet.service"),

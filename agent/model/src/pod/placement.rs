@@ -3,6 +3,9 @@
 
 use std::collections::BTreeMap;
 
+/// From which on a pod is critical: scheduling.SystemCriticalPriority.
+pub const SYSTEM_CRITICAL: i32 = 2_000_000_000;
+
 /// Labels, taints, operating system, importance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Placement {

@@ -9,6 +9,7 @@ ln -s /usr/local/lib/gantry/gantry /usr/bin/kubelet
 mkdir -p /etc/systemd/system
 cp -r systemd/* /etc/systemd/system/
 command install -D runtime.toml /etc/gantry/runtime.toml
+command install -D -m 644 dbus/gantry-kubelet.conf /etc/dbus-1/system.d/gantry-kubelet.conf
 cp -r share/* /usr/share/
 
 [ -f /etc/systemd/system/kubelet.service.d/10-kubeadm.conf ] || fail "no drop-in"
