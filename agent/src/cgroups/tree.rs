@@ -209,7 +209,9 @@ impl Inner {
         let path = Path::new(path.trim_start_matches('/'));
         existing::check(&self.layout, path, &steps)?;
         existing::warn_if_tight(&self.layout, path, to);
-        self.tell(path, || units::of_reserved(&to, self.is_unified()))?;
+        if let (Some(units), Some(unit)) = (&self.units, unit_of(path)) {
+            units.limit_foreign(&unit, &units::of_reserved(&to, self.is_unified()))?;
+        }
         existing::hold(&self.layout, path, to)
     }
 

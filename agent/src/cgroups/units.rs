@@ -48,6 +48,11 @@ impl Units {
         Ok(())
     }
 
+    /// Limits one of others, from which nothing is lifted again: it may have limits that were not told here.
+    pub(super) fn limit_foreign(&self, unit: &str, limits: &[Property]) -> Result<(), String> {
+        self.systemd.set(unit, limits).map_err(|error| chain(&error))
+    }
+
     /// It ended elsewhere.
     pub(super) fn forget(&self, unit: &str) {
         self.told().remove(unit);
