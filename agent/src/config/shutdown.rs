@@ -36,7 +36,7 @@ impl ShutdownPeriod {
 
 /// The node's shutdown waits for pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Policy {
+pub struct ShutdownPolicy {
     /// Lowest priority first; never empty.
     pub periods: Vec<ShutdownPeriod>,
     /// Begin and end are kept and counted.
@@ -45,7 +45,7 @@ pub struct Policy {
 
 /// None where a shutdown waits for nobody.
 #[must_use]
-pub fn policy(config: &KubeletConfiguration, gates: &Gates) -> Option<Policy> {
+pub fn policy(config: &KubeletConfiguration, gates: &Gates) -> Option<ShutdownPolicy> {
     let open = |gate| gates.enabled(gate, &config.feature_gates);
     if !open(GATE) {
         return None;
@@ -56,7 +56,7 @@ pub fn policy(config: &KubeletConfiguration, gates: &Gates) -> Option<Policy> {
         _ => both(config.shutdown_grace_period, config.shutdown_grace_period_critical_pods),
     };
     periods.sort_by_key(|period| period.priority);
-    (!periods.is_empty()).then_some(Policy { periods, recorded })
+    (!periods.is_empty()).then_some(ShutdownPolicy { periods, recorded })
 }
 
 /// The two fields of before as periods: critical pods come last, with what was kept for them.

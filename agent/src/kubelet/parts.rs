@@ -225,7 +225,7 @@ impl Parts<'_> {
             tracing::info!("No graceful configuration specified, node shutdown will be immediate");
             return;
         };
-        let world = shutdown::World {
+        let world = shutdown::ShutdownWorld {
             logind: Arc::new(SystemBus::of_machine()),
             pods: pods.clone(),
             seen: seen.cloned(),

@@ -312,7 +312,7 @@ pub(super) fn eviction(config: &KubeletConfiguration) -> Result<eviction::Policy
 }
 
 /// How long a shutdown of the machine waits for pods; none where it does not.
-pub(super) fn shutdown(config: &KubeletConfiguration) -> Option<shutdown::Policy> {
+pub(super) fn shutdown(config: &KubeletConfiguration) -> Option<shutdown::ShutdownPolicy> {
     shutdown::policy(config, &Gates::default())
 }
 

@@ -12,7 +12,7 @@ use zbus::zvariant::{DynamicType, OwnedValue};
 use zbus::{Connection, MatchRule, MessageStream, connection};
 
 use super::decide;
-use super::logind::{Answer, DelayLock, Error, Logind, Session};
+use super::logind::{DelayLock, Error, Logind, LogindReply, Session};
 
 const LOGIND: &str = "org.freedesktop.login1";
 const LOGIND_PATH: &str = "/org/freedesktop/login1";
@@ -61,7 +61,7 @@ impl SystemBus {
 }
 
 impl Logind for SystemBus {
-    fn connect(&self) -> Answer<'_, Box<dyn Session>> {
+    fn connect(&self) -> LogindReply<'_, Box<dyn Session>> {
         self.open().boxed()
     }
 
@@ -149,19 +149,19 @@ fn announcement() -> zbus::Result<MatchRule<'static>> {
 }
 
 impl Session for BusSession {
-    fn max_delay(&self) -> Answer<'_, Duration> {
+    fn max_delay(&self) -> LogindReply<'_, Duration> {
         async { Ok(Duration::from_micros(self.property("InhibitDelayMaxUSec").await?)) }.boxed()
     }
 
-    fn raise_max_delay(&self, to: Duration) -> Answer<'_, ()> {
+    fn raise_max_delay(&self, to: Duration) -> LogindReply<'_, ()> {
         self.raise(to).boxed()
     }
 
-    fn is_shutting_down(&self) -> Answer<'_, bool> {
+    fn is_shutting_down(&self) -> LogindReply<'_, bool> {
         self.property("PreparingForShutdown").boxed()
     }
 
-    fn inhibit(&self) -> Answer<'_, DelayLock> {
+    fn inhibit(&self) -> LogindReply<'_, DelayLock> {
         self.lock().boxed()
     }
 

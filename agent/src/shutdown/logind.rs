@@ -29,7 +29,7 @@ pub(crate) enum Error {
 }
 
 /// What was asked.
-pub(crate) type Answer<'a, T> = BoxFuture<'a, Result<T, Error>>;
+pub(crate) type LogindReply<'a, T> = BoxFuture<'a, Result<T, Error>>;
 
 /// Shutdowns wait as long as one of these is open.
 pub(crate) type DelayLock = OwnedFd;
@@ -37,7 +37,7 @@ pub(crate) type DelayLock = OwnedFd;
 /// The way to logind.
 pub(crate) trait Logind: Send + Sync + fmt::Debug {
     /// A connection that hears every announcement from now on.
-    fn connect(&self) -> Answer<'_, Box<dyn Session>>;
+    fn connect(&self) -> LogindReply<'_, Box<dyn Session>>;
     /// What else says how long a shutdown may be delayed, and wins over what was asked for.
     fn overruling(&self) -> Option<PathBuf>;
 }
@@ -45,13 +45,13 @@ pub(crate) trait Logind: Send + Sync + fmt::Debug {
 /// One connection.
 pub(crate) trait Session: Send + Sync + fmt::Debug {
     /// How long a shutdown may be delayed.
-    fn max_delay(&self) -> Answer<'_, Duration>;
+    fn max_delay(&self) -> LogindReply<'_, Duration>;
     /// Asks for so long; when logind has taken it in nobody tells.
-    fn raise_max_delay(&self, to: Duration) -> Answer<'_, ()>;
+    fn raise_max_delay(&self, to: Duration) -> LogindReply<'_, ()>;
     /// Whether a shutdown was announced already.
-    fn is_shutting_down(&self) -> Answer<'_, bool>;
+    fn is_shutting_down(&self) -> LogindReply<'_, bool>;
     /// From now on shutdowns wait.
-    fn inhibit(&self) -> Answer<'_, DelayLock>;
+    fn inhibit(&self) -> LogindReply<'_, DelayLock>;
     /// The next announcement: a shutdown, or that it was cancelled. None when the connection is gone. Cancel-safe.
     fn announcement(&mut self) -> BoxFuture<'_, Option<bool>>;
 }

@@ -43,7 +43,7 @@ struct Times {
 
 /// Both times of a shutdown; the second one is not there while it goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Span {
+pub(super) struct ShutdownSpan {
     pub(super) begin: Timestamp,
     pub(super) end: Option<Timestamp>,
 }
@@ -66,7 +66,7 @@ pub(super) fn recall(folder: &Path, metrics: &Metrics) {
 }
 
 /// Keeps it and counts it.
-pub(super) async fn keep(folder: PathBuf, span: Span, metrics: &Metrics) {
+pub(super) async fn keep(folder: PathBuf, span: ShutdownSpan, metrics: &Metrics) {
     metrics.graceful_shutdown_start.set([], seconds(span.begin));
     metrics.graceful_shutdown_end.set([], span.end.map_or(0.0, seconds));
     let times = Times { start_time: span.begin, end_time: span.end.unwrap_or_else(never) };
@@ -118,11 +118,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (begin, end) = (Timestamp::from_second(1000).unwrap(), Timestamp::from_second(1060).unwrap());
         let metrics = Metrics::default();
-        keep(folder.path().to_owned(), Span { begin, end: None }, &metrics).await;
+        keep(folder.path().to_owned(), ShutdownSpan { begin, end: None }, &metrics).await;
         let text = || std::fs::read_to_string(folder.path().join(FILE)).unwrap();
         assert_eq!(text(), r#"{"startTime":"1970-01-01T00:16:40Z","endTime":"0001-01-01T00:00:00Z"}"#);
         assert_eq!(times(&metrics), (Some(1000.0), Some(0.0)));
-        keep(folder.path().to_owned(), Span { begin, end: Some(end) }, &metrics).await;
+        keep(folder.path().to_owned(), ShutdownSpan { begin, end: Some(end) }, &metrics).await;
         assert_eq!(text(), r#"{"startTime":"1970-01-01T00:16:40Z","endTime":"1970-01-01T00:17:40Z"}"#);
         let next = Metrics::default();
         recall(folder.path(), &next);

@@ -16,9 +16,9 @@ use tokio::sync::watch;
 use super::decide;
 use super::end::end_pods;
 use super::logind::{DelayLock, Error, Logind, Session};
-use super::record::{self, Span};
+use super::record::{self, ShutdownSpan};
 use super::words;
-use crate::config::shutdown::{Policy, ShutdownPeriod};
+use crate::config::shutdown::{ShutdownPeriod, ShutdownPolicy};
 use crate::events::sink::Recorder;
 use crate::pod::worker::PodHandle;
 use crate::pod_source::ApiPods;
@@ -34,7 +34,7 @@ const LAST_REPORT: Duration = Duration::from_secs(2);
 
 /// What it stands on.
 #[derive(Debug)]
-pub(crate) struct World {
+pub(crate) struct ShutdownWorld {
     /// Of the machine.
     pub logind: Arc<dyn Logind>,
     /// Whom it ends.
@@ -58,8 +58,8 @@ pub(crate) struct World {
 /// The task.
 #[derive(Debug)]
 pub(crate) struct ShutdownManager {
-    policy: Policy,
-    world: World,
+    policy: ShutdownPolicy,
+    world: ShutdownWorld,
     /// Shutdowns wait while it is there.
     lock: Option<DelayLock>,
 }
@@ -67,7 +67,7 @@ pub(crate) struct ShutdownManager {
 impl ShutdownManager {
     /// Holds nothing yet.
     #[must_use]
-    pub(crate) fn new(policy: Policy, world: World) -> Self {
+    pub(crate) fn new(policy: ShutdownPolicy, world: ShutdownWorld) -> Self {
         Self { policy, world, lock: None }
     }
 
@@ -178,7 +178,7 @@ impl ShutdownManager {
         self.world.recorder.node(words::announced(true));
         self.world.shutdown.send_replace(Shutdown::Ending);
         let begin = self.now();
-        self.keep(Span { begin, end: None }).await;
+        self.keep(ShutdownSpan { begin, end: None }).await;
         let pods = self.world.pods.borrow().clone();
         end_pods(periods, &pods, self.world.seen.as_ref()).await;
         // The last report of the node has no volume any more that nothing uses: others wait six minutes for one (PR 139660).
@@ -188,12 +188,12 @@ impl ShutdownManager {
         if tokio::time::timeout(LAST_REPORT, last).await.is_err() {
             tracing::warn!("the API server has not taken in the node's last report");
         }
-        self.keep(Span { begin, end: Some(self.now()) }).await;
+        self.keep(ShutdownSpan { begin, end: Some(self.now()) }).await;
         self.lock = None;
         tracing::info!("Shutdown manager completed processing shutdown event, node will shutdown shortly");
     }
 
-    async fn keep(&self, span: Span) {
+    async fn keep(&self, span: ShutdownSpan) {
         if self.policy.recorded {
             record::keep(self.world.root.clone(), span, &self.world.metrics).await;
         }

@@ -20,8 +20,8 @@ use tokio::time::Instant;
 
 use self::fake::FakeLogind;
 use super::record;
-use super::run::{ShutdownManager, World};
-use crate::config::shutdown::{Policy, ShutdownPeriod};
+use super::run::{ShutdownManager, ShutdownWorld};
+use crate::config::shutdown::{ShutdownPeriod, ShutdownPolicy};
 use crate::events::sink;
 use crate::logs::dir::LogDir;
 use crate::pod::run::Deps;
@@ -89,7 +89,7 @@ impl ShutdownFixture {
             form: status::convert::status,
             metrics: Arc::default(),
         });
-        let world = World {
+        let world = ShutdownWorld {
             logind: self.logind.clone(),
             pods: pods.clone(),
             seen: Some(seen.clone()),
@@ -102,7 +102,8 @@ impl ShutdownFixture {
             root: self.folder.path().to_owned(),
         };
         let period = |priority, seconds| ShutdownPeriod { priority, seconds };
-        let policy = Policy { periods: vec![period(0, 20), period(2_000_000_000, 10)], recorded: true };
+        let policy =
+            ShutdownPolicy { periods: vec![period(0, 20), period(2_000_000_000, 10)], recorded: true };
         let mut tasks = JoinSet::new();
         let (trigger, drain) = drain::token();
         tasks.spawn(ShutdownManager::new(policy, world).run(drain));

@@ -55,7 +55,7 @@ impl FakeSystemd {
 }
 
 #[derive(Debug)]
-struct Fixture {
+struct BusFixture {
     machine: Connection,
     session: BusSession,
     seen: Seen,
@@ -63,7 +63,7 @@ struct Fixture {
     root: tempfile::TempDir,
 }
 
-async fn connected() -> Fixture {
+async fn connected() -> BusFixture {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let (seen, readers) = (Seen::default(), Arc::default());
     let logind = FakeLogind { seen: seen.clone(), readers: Arc::clone(&readers) };
@@ -79,7 +79,7 @@ async fn connected() -> Fixture {
     let (machine, bus) = tokio::join!(serving.build(), connection::Builder::unix_stream(ours).p2p().build());
     let root = tempfile::tempdir().unwrap();
     let session = BusSession::begin(bus.unwrap(), root.path()).await.unwrap();
-    Fixture { machine: machine.unwrap(), session, seen, readers, root }
+    BusFixture { machine: machine.unwrap(), session, seen, readers, root }
 }
 
 #[tokio::test]

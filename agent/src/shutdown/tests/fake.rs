@@ -10,13 +10,13 @@ use futures_util::future::{BoxFuture, ready};
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::sync::mpsc;
 
-use crate::shutdown::logind::{Answer, DelayLock, Error, Logind, Session};
+use crate::shutdown::logind::{DelayLock, Error, Logind, LogindReply, Session};
 
 #[derive(Debug, Default, Clone)]
-pub(super) struct FakeLogind(Arc<Mutex<State>>);
+pub(super) struct FakeLogind(Arc<Mutex<FakeLogindState>>);
 
 #[derive(Debug)]
-struct State {
+struct FakeLogindState {
     max: Duration,
     /// After so many reads it gives what it was asked for; never without.
     gives_after: Option<u32>,
@@ -30,7 +30,7 @@ struct State {
     sender: Option<mpsc::UnboundedSender<bool>>,
 }
 
-impl Default for State {
+impl Default for FakeLogindState {
     fn default() -> Self {
         Self {
             max: Duration::from_secs(60),
@@ -47,7 +47,7 @@ impl Default for State {
 }
 
 impl FakeLogind {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FakeLogindState> {
         self.0.lock().unwrap()
     }
 
@@ -107,7 +107,7 @@ fn refused() -> Error {
 }
 
 impl Logind for FakeLogind {
-    fn connect(&self) -> Answer<'_, Box<dyn Session>> {
+    fn connect(&self) -> LogindReply<'_, Box<dyn Session>> {
         let mut state = self.state();
         if state.down {
             return ready(Err(refused())).boxed();
@@ -131,7 +131,7 @@ struct FakeSession {
 }
 
 impl Session for FakeSession {
-    fn max_delay(&self) -> Answer<'_, Duration> {
+    fn max_delay(&self) -> LogindReply<'_, Duration> {
         let mut state = self.logind.state();
         if let Some((wanted, reads)) = state.pending {
             if state.gives_after.is_some_and(|after| reads >= after) {
@@ -142,18 +142,18 @@ impl Session for FakeSession {
         ready(Ok(state.max)).boxed()
     }
 
-    fn raise_max_delay(&self, to: Duration) -> Answer<'_, ()> {
+    fn raise_max_delay(&self, to: Duration) -> LogindReply<'_, ()> {
         let mut state = self.logind.state();
         state.asked.push(to);
         state.pending = Some((to, 0));
         ready(Ok(())).boxed()
     }
 
-    fn is_shutting_down(&self) -> Answer<'_, bool> {
+    fn is_shutting_down(&self) -> LogindReply<'_, bool> {
         ready(Ok(self.logind.state().goes_down)).boxed()
     }
 
-    fn inhibit(&self) -> Answer<'_, DelayLock> {
+    fn inhibit(&self) -> LogindReply<'_, DelayLock> {
         let mut state = self.logind.state();
         if state.goes_down {
             return ready(Err(refused())).boxed();
