@@ -1,5 +1,6 @@
 //! `cargo xtask book`: the pages of docs/ as a book, by the program mdbook. Owns the copy that is made for it, where links
-//! to what is no part of the book become text, and the look at each link of what comes out. Called by main.
+//! to what is no part of the book become text, and the look at each link of what comes out. Called by main and
+//! by the tier `static`.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -12,8 +12,8 @@ use clap::ValueEnum;
 use crate::summary::{self, Counts};
 use crate::vm::VmKind;
 use crate::{
-    build, churn, clean_room, conformance, demo, dist, flaky, fuzz, join_vm, kernel, monitor_compat, sh,
-    vagrant, vm,
+    book, build, churn, clean_room, conformance, demo, dist, flaky, fuzz, join_vm, kernel, monitor_compat,
+    sh, vagrant, vm,
 };
 
 /// A tier: what it needs grows from one to the next.
@@ -440,6 +440,7 @@ fn static_checks() -> Counts {
         Ok(more) => counts += more,
         Err(error) => counts += Counts::check("tidy", Err(error)),
     }
+    counts += Counts::check("the book and its links", book::run());
     counts
 }
 
