@@ -3,19 +3,22 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::core::v1::Pod;
 
-use super::merge::terminal;
-use crate::pod::Life;
+use crate::pod::{Life, StopStep};
 
-/// A container is made, then started; a container ends, then its sandbox, then the pod. What is told between two such steps costs the API
-/// server as much as what is told after both. Upstream's kubelet looks at its containers once a second, so nothing is told
-/// later than it would.
+/// A container is made, then started; containers end, then their sandbox. What is told between two such steps costs the API
+/// server as much as what is told after both. Upstream's kubelet looks at its containers once a second; but it tells at
+/// once that a pod begins.
 const MOMENT: Duration = Duration::from_millis(500);
 
-/// None for what must be told at once: a pod that has become ready or that has ended.
-pub(super) fn hold(life: Life, status: &PodStatus, target: &Pod) -> Option<Duration> {
+/// None for what must be told at once: a pod that has become ready, or of which nothing runs any more.
+pub(super) fn hold(life: Life, target: &Pod) -> Option<Duration> {
     let is_deleted = target.metadata.deletion_timestamp.is_some();
-    let is_between = life == Life::Starting || (is_deleted && !terminal(status));
+    let is_between = match life {
+        Life::Starting => true,
+        Life::Running | Life::Stopping { step: StopStep::Containers | StopStep::Sandbox, .. } => is_deleted,
+        Life::Waiting | Life::Stopping { .. } | Life::Stopped | Life::Gone => false,
+    };
     is_between.then_some(MOMENT)
 }

@@ -240,7 +240,6 @@ impl StatusPatcher {
         let old = base.status.clone().unwrap_or_default();
         let ours = (self.shared.sources.form)(&handle.pod, word, &old);
         let merged = merge(&base, ours, end, now);
-        let hold = hold::hold(word.life, &merged, &base);
         let full = Pod { status: Some(merged), ..(*base).clone() };
         let difference = difference(&base, &full);
         // A static pod is shown as itself, whatever its image is called.
@@ -263,7 +262,7 @@ impl StatusPatcher {
         } else {
             self.changed = None;
         }
-        let due = self.due(word, difference.is_some()).or_else(|| self.held(hold));
+        let due = self.due(word, difference.is_some()).or_else(|| self.held(word, &target));
         if let Some(pause) = due {
             return SyncStep::Rest(Some(pause));
         }
@@ -289,8 +288,8 @@ impl StatusPatcher {
     }
 
     /// How long a difference yet waits for the one that comes after it.
-    fn held(&self, hold: Option<Duration>) -> Option<Duration> {
-        let until = self.changed? + hold?;
+    fn held(&self, word: &Word, target: &Pod) -> Option<Duration> {
+        let until = self.changed? + hold::hold(word.life, target)?;
         Some(until.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
     }
 
