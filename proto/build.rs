@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Each with its services.
 #[cfg(feature = "grpc")]
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
     "proto/cri.proto",
     "proto/runtime_ext.proto",
     "proto/operator.proto",
@@ -23,6 +23,7 @@ const FILES: [&str; 8] = [
     "proto/pluginregistration.proto",
     "proto/podresources.proto",
     "proto/podresources_v1alpha1.proto",
+    "proto/csi.proto",
 ];
 
 #[cfg(feature = "grpc")]

@@ -92,8 +92,59 @@ pub enum PersistentSource {
         /// Absolute.
         path: String,
     },
+    /// A volume of a CSI driver.
+    Csi(Box<CsiSource>),
     /// A kind that this node does not mount, by the API's name of its field.
     Other(String),
+}
+
+/// What a volume of a CSI driver is made of.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CsiSource {
+    /// By its registered name.
+    pub driver: String,
+    /// What the driver calls the volume.
+    pub handle: String,
+    /// May be empty: the driver's choice.
+    pub fs_type: String,
+    /// For the driver.
+    pub attributes: BTreeMap<String, String>,
+    /// For whoever mounts.
+    pub mount_options: Vec<String>,
+    /// As the API spells them.
+    pub access_modes: Vec<String>,
+    /// Namespace and name of the Secret that the driver is shown when it stages.
+    pub stage_secret: Option<(String, String)>,
+    /// The same when it publishes.
+    pub publish_secret: Option<(String, String)>,
+}
+
+/// A CSIDriver, as far as a node wants to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CsiDriver {
+    /// Its volumes are attached by a controller first.
+    pub attach_required: bool,
+    /// It is told which pod a volume is for.
+    pub pod_info: bool,
+    /// `None`, `File` or `ReadWriteOnceWithFSType`.
+    pub fs_group_policy: String,
+    /// `Persistent`, `Ephemeral`.
+    pub modes: Vec<String>,
+    /// It wants tokens of the pods' service accounts.
+    pub wants_tokens: bool,
+}
+
+/// A VolumeAttachment, as far as a node wants to know.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Attachment {
+    /// The volume is there.
+    pub attached: bool,
+    /// It was asked to go.
+    pub deleted: bool,
+    /// Why it could not be attached.
+    pub error: Option<String>,
+    /// For the driver.
+    pub metadata: BTreeMap<String, String>,
 }
 
 /// A PersistentVolume, as far as a node wants to know.
@@ -148,6 +199,10 @@ pub trait Api: Send + Sync + fmt::Debug {
     fn claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> LookupFuture<'a, Claim>;
     /// By name.
     fn persistent_volume<'a>(&'a self, name: &'a str) -> LookupFuture<'a, PersistentVolume>;
+    /// By name.
+    fn csi_driver<'a>(&'a self, name: &'a str) -> LookupFuture<'a, CsiDriver>;
+    /// By name.
+    fn attachment<'a>(&'a self, name: &'a str) -> LookupFuture<'a, Attachment>;
     /// Of the node of that name.
     fn node_labels<'a>(&'a self, node: &'a str) -> LookupFuture<'a, BTreeMap<String, String>>;
     /// All of a namespace. Fails until they are known.

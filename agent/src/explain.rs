@@ -1,5 +1,5 @@
 //! Why a pod does not get on: cause and remedy, from what is observed of it now. Owns the order
-//! look → decide; the looking is in [`look`], the deciding in [`decide`] and the three below it. Never
+//! look → decide; the looking is in [`look`], the deciding in [`decide`] and the others below it. Never
 //! changes anything. Called by the operator API for `gantry explain`.
 
 pub(crate) mod decide;
@@ -9,6 +9,7 @@ pub(crate) mod look;
 mod pulls;
 mod resizes;
 mod shutdown;
+mod volumes;
 
 /// What is wrong and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]

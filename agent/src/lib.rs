@@ -16,6 +16,7 @@ pub mod api;
 pub mod cgroups;
 pub mod checkpoint;
 pub mod config;
+mod csi;
 mod devices;
 mod dns;
 mod events;

@@ -33,6 +33,7 @@ use crate::pod::Life;
 use crate::pod::worker::PodHandle;
 use crate::pod_workers::watcher::Pods;
 use crate::runtime_ext::pulls::Pulls;
+use crate::volumes::Volumes;
 use additions::{Addition, Refused};
 
 /// Ten years: longer graces only overflow something.
@@ -55,6 +56,8 @@ pub struct OperatorDeps {
     pub runtime: Option<Channel>,
     /// Pulls under way, when the runtime does not tell of them itself.
     pub pulls: Option<Pulls>,
+    /// Of the pods: what is waited for.
+    pub volumes: Arc<dyn Volumes>,
     /// To whoever owns the set of pods; none where it is an API server's.
     pub additions: Option<mpsc::Sender<Addition>>,
     /// Told when somebody asks the agent to end; whoever adds pods answers with [`Ending::Closed`].
@@ -179,7 +182,8 @@ impl Operator for Service {
         let handle = self.find(&namespace, &name)?;
         let status = handle.status.borrow().clone();
         let now = self.sources.clock.wall_nanos();
-        let facts = explain::look::look(&handle.pod, &status, self.sources.pulls.as_ref(), now).await;
+        let waits = self.sources.volumes.waits(&handle.pod.uid);
+        let facts = explain::look::look(&handle.pod, &status, self.sources.pulls.as_ref(), waits, now).await;
         let findings = explain::decide::decide(&facts).into_iter().map(form::finding).collect();
         Ok(Response::new(wire::ExplainPodResponse { findings, status: status.reason.clone() }))
     }

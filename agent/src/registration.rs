@@ -42,6 +42,7 @@ use kube::Client;
 use tokio::sync::watch;
 
 use crate::config::eviction::Threshold;
+use crate::csi::owner::InUse;
 use crate::devices::Amount;
 use crate::events::sink::Recorder;
 use crate::runtime::about::About;
@@ -126,6 +127,8 @@ pub(crate) struct World {
     pub addresses: Arc<dyn Addresses>,
     /// What an earlier kubelet may have left mounted.
     pub volumes: Arc<dyn Volumes>,
+    /// Volumes of CSI that are in use.
+    pub volumes_in_use: watch::Receiver<InUse>,
     /// For events of the node.
     pub recorder: Recorder,
     /// For heartbeats and transition times.

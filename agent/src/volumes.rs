@@ -26,6 +26,7 @@ pub use mounts::{keeps_out_of_swap, share};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use gantry_model::mount::Mount;
@@ -54,6 +55,10 @@ pub trait Volumes: Send + Sync + fmt::Debug {
     fn counts(&self) -> BTreeMap<String, Count> {
         BTreeMap::new()
     }
+    /// Volumes of drivers that the pod waits for.
+    fn waits(&self, _: &PodUid) -> Vec<VolumeWait> {
+        Vec::new()
+    }
     /// Unmounts and removes everything of the pod but never what a mount leads to; succeeds when
     /// nothing is there.
     fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>>;
@@ -76,6 +81,21 @@ pub struct Count {
     pub wanted: usize,
     /// And have.
     pub there: usize,
+}
+
+/// A volume that a pod waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeWait {
+    /// Of the PersistentVolume, or the pod's own.
+    pub volume: String,
+    /// Who is to mount it.
+    pub driver: String,
+    /// By upstream's name.
+    pub step: &'static str,
+    /// What came of it last.
+    pub why: String,
+    /// How long it has been so.
+    pub since: Duration,
 }
 
 /// Whose mounts are asked for.
@@ -122,4 +142,14 @@ pub struct PodFacts {
 pub struct Error {
     /// Names the volume and the cause.
     pub message: String,
+    /// It is no event: others are waited for, or it was told before.
+    pub quiet: bool,
+}
+
+impl Error {
+    /// One that is told.
+    #[must_use]
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), quiet: false }
+    }
 }

@@ -131,3 +131,17 @@ pub mod podresources {
 pub mod podresources_v1alpha1 {
     tonic::include_proto!("v1alpha1");
 }
+
+/// What the kubelet asks of a CSI driver, `csi.v1` (container-storage-interface/spec v1.9.0).
+#[cfg(feature = "grpc")]
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    clippy::restriction,
+    unreachable_pub,
+    reason = "generated code"
+)]
+pub mod csi {
+    tonic::include_proto!("csi.v1");
+}

@@ -171,6 +171,8 @@ fn the_agent_knows_protobuf_in_its_edges_alone() {
         "agent/src/devices/registration.rs",
         "agent/src/devices/tests.rs",
         "agent/src/plugins/client.rs",
+        "agent/src/csi/driver.rs",
+        "agent/src/csi/fake.rs",
         "agent/src/plugins/tests.rs",
         "agent/src/podresources",
     ];

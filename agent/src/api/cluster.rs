@@ -26,13 +26,17 @@ use gantry_model::pod::token::TokenOf;
 use gantry_model::pod::{Pod, PodUid};
 use k8s_openapi::api::core::v1;
 use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::api::storage::v1 as storage;
 use kube::Client;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::references::{Kind, References};
-use super::{Api, Claim, ConfigMap, Error, LookupFuture, PersistentVolume, Secret, Service, ServiceAccount};
+use super::{
+    Api, Attachment, Claim, ConfigMap, CsiDriver, Error, LookupFuture, PersistentVolume, Secret, Service,
+    ServiceAccount,
+};
 use copies::Copies;
 use tokens::Tokens;
 
@@ -65,6 +69,7 @@ struct State {
     pods: BTreeMap<PodUid, Follower>,
     services: Option<watch::Receiver<Reflected<v1::Service>>>,
     classes: Option<watch::Receiver<Reflected<RuntimeClass>>>,
+    csi_drivers: Option<watch::Receiver<Reflected<storage::CSIDriver>>>,
 }
 
 struct Follower {
@@ -301,6 +306,34 @@ impl Api for Cluster {
             })?;
             let named = |object: &&Arc<RuntimeClass>| object.metadata.name.as_deref() == Some(class);
             Ok(all.items.values().find(named).map(|object| Arc::new(object.handler.clone())))
+        })
+    }
+
+    fn csi_driver<'a>(&'a self, name: &'a str) -> LookupFuture<'a, CsiDriver> {
+        Box::pin(async move {
+            let all = self
+                .shared
+                .state()
+                .csi_drivers
+                .get_or_insert_with(|| {
+                    let path = "/apis/storage.k8s.io/v1/csidrivers".to_owned();
+                    let query = Query { path, field_selector: String::new() };
+                    reflector::reflect_soon(self.shared.client.clone(), query, RETRY)
+                })
+                .clone();
+            let all = listed(all).await.ok_or_else(|| Error {
+                message: format!("failed to look up CSIDriver {name:?}: none was read yet"),
+            })?;
+            let named = |object: &&Arc<storage::CSIDriver>| object.metadata.name.as_deref() == Some(name);
+            Ok(all.items.values().find(named).map(|object| Arc::new(convert::csi_driver(object))))
+        })
+    }
+
+    fn attachment<'a>(&'a self, name: &'a str) -> LookupFuture<'a, Attachment> {
+        Box::pin(async move {
+            let path = format!("/apis/storage.k8s.io/v1/volumeattachments/{name}");
+            let found = self.fetch::<storage::VolumeAttachment>(&path).await?;
+            Ok(found.map(|object| Arc::new(convert::attachment(object))))
         })
     }
 

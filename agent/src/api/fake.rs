@@ -10,7 +10,10 @@ use tokio::sync::watch;
 
 use super::files::Files;
 use super::references::{Kind, References};
-use super::{Api, Claim, ConfigMap, Error, LookupFuture, PersistentVolume, Secret, Service, ServiceAccount};
+use super::{
+    Api, Attachment, Claim, ConfigMap, CsiDriver, Error, LookupFuture, PersistentVolume, Secret, Service,
+    ServiceAccount,
+};
 
 /// Starts empty.
 #[derive(Debug, Default)]
@@ -25,6 +28,8 @@ struct State {
     accounts: BTreeMap<String, Arc<ServiceAccount>>,
     claims: BTreeMap<String, Arc<Claim>>,
     volumes: BTreeMap<String, Arc<PersistentVolume>>,
+    csi_drivers: BTreeMap<String, Arc<CsiDriver>>,
+    attachments: BTreeMap<String, Arc<Attachment>>,
     labels: Option<Arc<BTreeMap<String, String>>>,
     services: Vec<Service>,
     handlers: BTreeMap<String, Arc<String>>,
@@ -70,6 +75,16 @@ impl FakeApi {
     /// Adds or replaces a PersistentVolume.
     pub fn put_volume(&self, name: &str, volume: PersistentVolume) {
         self.state().volumes.insert(name.to_owned(), Arc::new(volume));
+    }
+
+    /// Adds or replaces a CSIDriver.
+    pub fn put_csi_driver(&self, name: &str, driver: CsiDriver) {
+        self.state().csi_drivers.insert(name.to_owned(), Arc::new(driver));
+    }
+
+    /// Adds or replaces a VolumeAttachment.
+    pub fn put_attachment(&self, name: &str, attachment: Attachment) {
+        self.state().attachments.insert(name.to_owned(), Arc::new(attachment));
     }
 
     /// From now on every node is there, with these labels.
@@ -153,6 +168,14 @@ impl Api for FakeApi {
 
     fn persistent_volume<'a>(&'a self, name: &'a str) -> LookupFuture<'a, PersistentVolume> {
         ready(self.ask("PersistentVolume", ("", name), |state| state.volumes.get(name).cloned()))
+    }
+
+    fn csi_driver<'a>(&'a self, name: &'a str) -> LookupFuture<'a, CsiDriver> {
+        ready(self.ask("CSIDriver", ("", name), |state| state.csi_drivers.get(name).cloned()))
+    }
+
+    fn attachment<'a>(&'a self, name: &'a str) -> LookupFuture<'a, Attachment> {
+        ready(self.ask("VolumeAttachment", ("", name), |state| state.attachments.get(name).cloned()))
     }
 
     fn node_labels<'a>(&'a self, node: &'a str) -> LookupFuture<'a, BTreeMap<String, String>> {

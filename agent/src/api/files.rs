@@ -9,7 +9,10 @@ use gantry_model::pod::token::TokenOf;
 use gantry_model::pod::{Pod, PodUid};
 use tokio::sync::watch;
 
-use super::{Api, Claim, ConfigMap, Error, LookupFuture, PersistentVolume, Secret, Service, ServiceAccount};
+use super::{
+    Api, Attachment, Claim, ConfigMap, CsiDriver, Error, LookupFuture, PersistentVolume, Secret, Service,
+    ServiceAccount,
+};
 
 /// Namespace and name.
 type Id = (String, String);
@@ -121,6 +124,14 @@ impl Api for Files {
     }
 
     fn persistent_volume<'a>(&'a self, _: &'a str) -> LookupFuture<'a, PersistentVolume> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn csi_driver<'a>(&'a self, _: &'a str) -> LookupFuture<'a, CsiDriver> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn attachment<'a>(&'a self, _: &'a str) -> LookupFuture<'a, Attachment> {
         Box::pin(std::future::ready(Ok(None)))
     }
 

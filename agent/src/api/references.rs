@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use gantry_model::pod::Pod;
 use gantry_model::pod::env::{EnvFromSource, EnvValue};
 use gantry_model::pod::token::TokenOf;
-use gantry_model::pod::volume::{Projection, VolumeSource};
+use gantry_model::pod::volume::{CsiVolume, Projection, VolumeSource};
 
 /// Of an object that is watched by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,6 +56,11 @@ impl References {
             VolumeSource::Projected { sources, .. } => Some(sources),
             _ => None,
         });
+        for volume in &pod.volumes {
+            if let VolumeSource::Csi(CsiVolume { secret: Some(secret), .. }) = &volume.source {
+                found.add(Kind::Secret, secret);
+            }
+        }
         for source in sources.flatten() {
             match source {
                 Projection::ConfigMap(keys) => found.add(Kind::ConfigMap, &keys.name),

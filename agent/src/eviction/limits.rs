@@ -95,7 +95,10 @@ fn of_container(container: &ContainerUse, images_apart: bool) -> Used {
 fn is_on_disk(source: &VolumeSource) -> bool {
     match source {
         VolumeSource::EmptyDir { memory, .. } | VolumeSource::Projected { memory, .. } => !memory,
-        VolumeSource::HostPath { .. } | VolumeSource::Claim { .. } | VolumeSource::Image { .. } => false,
+        VolumeSource::HostPath { .. }
+        | VolumeSource::Claim { .. }
+        | VolumeSource::Csi(_)
+        | VolumeSource::Image { .. } => false,
     }
 }
 

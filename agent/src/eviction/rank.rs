@@ -101,7 +101,7 @@ fn is_local(source: &VolumeSource) -> bool {
     match source {
         VolumeSource::EmptyDir { memory, .. } | VolumeSource::Projected { memory, .. } => !memory,
         VolumeSource::HostPath { .. } => true,
-        VolumeSource::Claim { .. } | VolumeSource::Image { .. } => false,
+        VolumeSource::Claim { .. } | VolumeSource::Csi(_) | VolumeSource::Image { .. } => false,
     }
 }
 

@@ -4,7 +4,7 @@ use gantry_model::pod::probe::{Handler, PortRef, Probe};
 use gantry_model::pod::{Container, Pod, Role};
 
 use super::look::ExplainInputs;
-use super::{Finding, devices, endings, pulls, resizes, shutdown};
+use super::{Finding, devices, endings, pulls, resizes, shutdown, volumes};
 use crate::events::{Event, Kind};
 use crate::eviction::message as eviction;
 use crate::pod::status::{ContainerState, ContainerStatus};
@@ -30,7 +30,7 @@ pub(crate) fn decide(facts: &ExplainInputs<'_>) -> Vec<Finding> {
         findings.extend(devices::explain_wait(facts.pod, status, facts.now));
         findings.extend(devices::explain_health(status));
         findings.extend(sandbox(facts));
-        findings.extend(volumes(facts));
+        findings.extend(volumes::explain(facts));
     }
     for container in status.all_containers() {
         findings.extend(one(facts, container));
@@ -299,21 +299,6 @@ fn sandbox(facts: &ExplainInputs<'_>) -> Option<Finding> {
     })
 }
 
-/// A volume that is not there keeps every container waiting.
-fn volumes(facts: &ExplainInputs<'_>) -> Option<Finding> {
-    let event = newest(facts, "FailedMount")?;
-    if facts.status.spans.iter().any(|s| s.name == "volumes" && s.end != 0) {
-        return None;
-    }
-    Some(Finding {
-        container: String::new(),
-        state: "ContainerCreating".to_owned(),
-        cause: "a volume cannot be made".to_owned(),
-        remedy: "mend what the message below names: the path, the ConfigMap, the Secret".to_owned(),
-        evidence: vec![line(event)],
-    })
-}
-
 fn explain_exit(
     facts: &ExplainInputs<'_>,
     status: &ContainerStatus,
@@ -408,11 +393,11 @@ fn events(facts: &ExplainInputs<'_>, container: &str, reasons: &[&str]) -> Vec<S
     list.into_iter().skip(surplus).map(line).collect()
 }
 
-fn newest<'a>(facts: &'a ExplainInputs<'_>, reason: &str) -> Option<&'a Event> {
+pub(super) fn newest<'a>(facts: &'a ExplainInputs<'_>, reason: &str) -> Option<&'a Event> {
     facts.status.events.iter().filter(|e| e.note.reason == reason).max_by_key(|e| e.last)
 }
 
-fn line(event: &Event) -> String {
+pub(super) fn line(event: &Event) -> String {
     let times = if event.count > 1 { format!(" (x{})", event.count) } else { String::new() };
     format!("{}{times}: {}", event.note.reason, clean(&event.note.message))
 }

@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 use crate::logs::follow::LogReader;
 use crate::pod::status::PodStatus;
 use crate::runtime_ext::pulls::Pulls;
+use crate::volumes::VolumeWait;
 
 /// For one connection: what listens on the same machine answers at once.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -35,6 +36,8 @@ pub(crate) struct ExplainInputs<'a> {
     pub registries: BTreeMap<String, Result<(), String>>,
     /// How far the pulls of images have come, by image; of those that are known.
     pub pulls: BTreeMap<String, String>,
+    /// Volumes of drivers that are not there yet.
+    pub waits: Vec<VolumeWait>,
     /// Unix nanoseconds.
     pub now: i64,
 }
@@ -44,6 +47,7 @@ pub(crate) async fn look<'a>(
     pod: &'a Pod,
     status: &'a PodStatus,
     pulls: Option<&Pulls>,
+    waits: Vec<VolumeWait>,
     now: i64,
 ) -> ExplainInputs<'a> {
     let mut facts = ExplainInputs {
@@ -53,6 +57,7 @@ pub(crate) async fn look<'a>(
         listening: BTreeMap::new(),
         registries: BTreeMap::new(),
         pulls: BTreeMap::new(),
+        waits,
         now,
     };
     for container in status.all_containers() {

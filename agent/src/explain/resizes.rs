@@ -56,7 +56,9 @@ mod tests {
         let pod = pod();
         let (lines, listening, registries, pulls) =
             (BTreeMap::new(), BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let facts = ExplainInputs { pod: &pod, status: &status, lines, listening, registries, pulls, now: 0 };
+        let (waits, now) = (Vec::new(), 0);
+        let facts =
+            ExplainInputs { pod: &pod, status: &status, lines, listening, registries, pulls, waits, now };
         all(&facts).into_iter().map(|found| (found.state, found.remedy)).collect()
     }
 

@@ -24,6 +24,8 @@ use gantry_model::version;
 
 use crate::config::gates::Gates;
 use crate::config::{self, KubeletConfiguration, KubeletFlags};
+use crate::csi::node_info::NodeInfo;
+use crate::csi::owner::CsiVolumes;
 use crate::devices::DeviceManager;
 use crate::events::sink::{self, Recorder};
 use crate::events::{Kind, NodeNote};
@@ -33,6 +35,7 @@ use crate::gc::{links as dead_links, logs};
 use crate::healthz::Checks;
 use crate::logs::links;
 use crate::manifest::api;
+use crate::plugins::csi::CsiPlugins;
 use crate::plugins::devices::DevicePlugins;
 use crate::pod::run::Deps;
 use crate::pod::worker::PodHandle;
@@ -77,6 +80,8 @@ pub(super) struct Parts<'a> {
     pub(super) channel: Channel,
     pub(super) deps: Deps,
     pub(super) runtime: CriRuntime,
+    /// Volumes of CSI.
+    pub(super) csi: CsiVolumes,
     pub(super) certificate: Arc<dyn ResolvesServerCert>,
     /// Where the serving certificate learns the node's names.
     pub(super) names: watch::Sender<Option<Names>>,
@@ -129,7 +134,7 @@ impl Parts<'_> {
         let pulse = health::follow(Arc::new(self.runtime.clone()));
         self.deps.network = health::network(pulse.clone());
         self.deps.recorder = Some(recorder.clone());
-        self.serve_devices()?;
+        let devices = self.serve_devices()?;
         let mut agent = PodWorkers::start(Vec::new(), self.deps.clone());
         let pods = agent.watch_pods();
         let client = self.clients.as_ref().map(|clients| clients.pods.clone());
@@ -138,6 +143,7 @@ impl Parts<'_> {
         let (statics_in, statics) = watch::channel(status::Statics::default());
         let (told_of, dangers) = dangers(&mut agent, pulse);
         let node = self.register(&mut agent, told_of, recorder.clone())?;
+        self.follow_plugins(devices, node.clone())?;
         self.hold_pods(recorder.clone()).await?;
         // Their tasks end with the process.
         drop(events::run(self.clients.as_ref().map(|c| c.events.clone()), &self.name, queue, pods.clone()));
@@ -179,15 +185,32 @@ impl Parts<'_> {
         Ok(Running { pods, server })
     }
 
-    /// Lets device plugins register, by either way.
-    fn serve_devices(&mut self) -> Result<(), Error> {
+    /// Lets device plugins register at the kubelet's own socket; returns what takes those of the folder.
+    fn serve_devices(&mut self) -> Result<DevicePlugins, Error> {
         let root = PathBuf::from(&self.flags.root_dir);
         let (clock, metrics) = (self.deps.clock.clone(), self.deps.metrics.clone());
-        let manager = DeviceManager::open(&root, clock, metrics.clone());
-        manager.serve().map_err(|source| Error::DevicePlugins { root: root.clone(), source })?;
+        let manager = DeviceManager::open(&root, clock, metrics);
+        manager.serve().map_err(|source| Error::DevicePlugins { root, source })?;
         self.deps.devices = manager.clone();
-        let device_plugins: Arc<dyn plugins::Handler> = Arc::new(DevicePlugins(manager));
-        plugins::follow(&root, [(plugins::devices::TYPE, device_plugins)].into(), metrics)
+        Ok(DevicePlugins(manager))
+    }
+
+    /// Lets plugins register by their sockets in the folder. Without an API server nobody has volumes of CSI.
+    fn follow_plugins(
+        &self,
+        devices: DevicePlugins,
+        node: watch::Receiver<Option<Arc<Node>>>,
+    ) -> Result<(), Error> {
+        let root = PathBuf::from(&self.flags.root_dir);
+        let mut handlers = plugins::Handlers::from([(plugins::devices::TYPE, Arc::new(devices) as _)]);
+        if let Some(clients) = &self.clients {
+            let (drivers, cluster) = (self.csi.drivers(), NodeInfo::new(clients.pods.clone(), &self.name));
+            self.csi.begin();
+            // Ends when it is done.
+            tokio::spawn(cluster.clone().begin(drivers.clone(), node));
+            handlers.insert(plugins::csi::TYPE, Arc::new(CsiPlugins { drivers, cluster }));
+        }
+        plugins::follow(&root, handlers, self.deps.metrics.clone())
             .map_err(|source| Error::Plugins { root, source })
     }
 
@@ -266,6 +289,7 @@ impl Parts<'_> {
             machine: machine::read(&PathBuf::from(&self.flags.root_dir))?,
             addresses: Arc::new(HostAddresses),
             volumes: self.deps.volumes.clone(),
+            volumes_in_use: self.csi.in_use(),
             recorder,
             clock: self.deps.clock.clone(),
             devices: self.deps.devices.amounts(),
@@ -289,11 +313,12 @@ impl Parts<'_> {
         let (admission_in, admission) = watch::channel(None);
         agent.admit_by(admission);
         let (known_in, known) = watch::channel(None);
-        let (names, ips) = (self.names.clone(), self.ips.clone());
+        let (names, ips, csi) = (self.names.clone(), self.ips.clone(), self.csi.clone());
         tokio::spawn(async move {
             loop {
                 let now = node.borrow_and_update().clone();
                 if let Some(node) = &now {
+                    csi.see_node(node);
                     admission_in.send_replace(Some(Arc::new(api::node(node, &rules))));
                     names.send_if_modified(|old| replace(old, Some(names_of(node))));
                     // One that tells none yet takes none away.

@@ -17,6 +17,9 @@ use super::error::Error;
 use crate::api::Api;
 use crate::cgroups::tree::Tree;
 use crate::checkpoint::CheckpointDir;
+use crate::csi::drivers::Drivers;
+use crate::csi::files::Table;
+use crate::csi::owner::CsiVolumes;
 use crate::devices::DeviceManager;
 use crate::images::Images;
 use crate::logs::dir::LogDir;
@@ -74,6 +77,8 @@ pub(super) struct BuiltPodDeps {
     pub(super) runtime: CriRuntime,
     /// Where pods learn the node's addresses, which are as given until then.
     pub(super) ips: watch::Sender<Vec<String>>,
+    /// Volumes of CSI.
+    pub(super) csi: CsiVolumes,
 }
 
 impl Setup<'_> {
@@ -107,8 +112,10 @@ impl Setup<'_> {
             ..info
         });
         let volumes = HostVolumes::new(&root_dir, api.clone(), node.clone(), recursive_read_only);
+        let (places, mounts) = (volumes.csi_places(), Arc::new(Table));
+        let csi = CsiVolumes::open(api.clone(), Drivers::default(), mounts, places, &node.name);
         let deps = Deps {
-            volumes: Arc::new(volumes.counted_in(metrics.clone())),
+            volumes: Arc::new(volumes.with_csi(csi.clone()).counted_in(metrics.clone())),
             cgroups: Arc::new(Tree::new(&self.cgroup_root, cpu, driver)?.with_rules(self.tuning.rules)),
             api,
             probe_io: Arc::new(NetProbe::new()?),
@@ -129,7 +136,7 @@ impl Setup<'_> {
             node,
             runtime: Arc::new(runtime.clone()),
         };
-        Ok(BuiltPodDeps { deps, runtime, ips: ips_in })
+        Ok(BuiltPodDeps { deps, runtime, ips: ips_in, csi })
     }
 
     async fn driver(&self, channel: &Channel) -> Result<Driver, Error> {

@@ -139,11 +139,12 @@ impl Kubelet {
         let KubeletDeps { verbosity, notify, watchdog, runtime: _ } = deps;
         let Reached { metrics, identity, serving, names, notices, channel } = reached;
         let clients = identity.as_ref().map(|identity| identity.clients.clone());
-        let (root, socket, BuiltPodDeps { mut deps, runtime, ips }) =
+        let (root, socket, BuiltPodDeps { mut deps, runtime, ips, csi }) =
             set_up(&flags, &config, &name, clients.as_ref(), channel.clone(), metrics).await?;
         look_after_images(&mut deps, &runtime, &flags, &config).await?;
         let checks = Checks::default();
         let (node, clock, pulls) = (deps.node.clone(), deps.clock.clone(), deps.runtime_ext.pulls.clone());
+        let volumes = deps.volumes.clone();
         let parts = Parts {
             flags: &flags,
             config: &config,
@@ -153,6 +154,7 @@ impl Kubelet {
             channel: channel.clone(),
             deps,
             runtime,
+            csi,
             certificate: serving.resolver(),
             names,
             ips,
@@ -163,8 +165,8 @@ impl Kubelet {
         };
         let Running { pods, server } = parts.start().await?;
         let (ending, asked) = watch::channel(Ending::Not);
-        let sources =
-            OperatorDeps { pods, node, clock, runtime: Some(channel), pulls, additions: None, ending };
+        let runtime = Some(channel);
+        let sources = OperatorDeps { pods, node, clock, runtime, pulls, volumes, additions: None, ending };
         let mut stop = drain;
         let operator = tokio::spawn(socket.serve(sources, async move { stop.wait_started().await }));
         let over = identity.as_ref().map(|identity| identity.over.clone());

@@ -137,6 +137,7 @@ impl Session {
         (socket, tell): (Socket, fn(&str)),
     ) -> Self {
         let (node, clock, pulls) = (deps.node.clone(), deps.clock.clone(), deps.runtime_ext.pulls.clone());
+        let volumes = deps.volumes.clone();
         let every = static_pods::CHECK_EVERY;
         // Its task ends when nobody listens any more.
         let folder = match folder {
@@ -155,13 +156,18 @@ impl Session {
         }
         let agent = PodWorkers::start(Vec::new(), deps);
         let (ending_in, ending) = watch::channel(Ending::Not);
-        let pods_seen = agent.watch_pods();
         let closed = ending_in.clone();
-        let runtime = Some(runtime);
         let (additions_in, additions_out) = mpsc::channel(1);
-        let additions = Some(additions_in);
-        let sources =
-            OperatorDeps { pods: pods_seen, node, clock, runtime, pulls, additions, ending: ending_in };
+        let answering = OperatorDeps {
+            pods: agent.watch_pods(),
+            node,
+            clock,
+            runtime: Some(runtime),
+            pulls,
+            volumes,
+            additions: Some(additions_in),
+            ending: ending_in,
+        };
         let (stop_serving, stopped) = oneshot::channel::<()>();
         let mut session = Self {
             agent,
@@ -174,7 +180,7 @@ impl Session {
             unsettled: true,
             ending,
             closed,
-            operator: tokio::spawn(socket.serve(sources, async {
+            operator: tokio::spawn(socket.serve(answering, async {
                 // Dropped or sent: either way it is time.
                 let _ = stopped.await;
             })),

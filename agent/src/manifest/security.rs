@@ -56,7 +56,7 @@ pub(super) fn pod(
         refuse_set(format!("{at}.windowsOptions"), windows_options.is_some())?;
     }
     if let Some(policy) = se_linux_change_policy {
-        // Says how labels get onto volumes: MountOption is for volumes of CSI drivers, which this node has none of.
+        // Says how labels get onto volumes: MountOption is for CSI drivers that take it, which are not told of labels yet.
         one_of(format!("{at}.seLinuxChangePolicy"), &policy, &[("MountOption", ()), ("Recursive", ())])?;
     }
     let on_root_mismatch = match fs_group_change_policy {

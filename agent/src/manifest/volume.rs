@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use gantry_model::pod::volume::{
-    ClaimRef, DownwardFile, DownwardValue, HostPathType, KeyToPath, KeysOf, Projection, Propagation,
-    RecursiveReadOnly, SizeLimit, SubPath, TokenFile, Volume, VolumeMount, VolumeSource,
+    ClaimRef, CsiVolume, DownwardFile, DownwardValue, HostPathType, KeyToPath, KeysOf, Projection,
+    Propagation, RecursiveReadOnly, SizeLimit, SubPath, TokenFile, Volume, VolumeMount, VolumeSource,
 };
 use gantry_model::{names, quantity};
 use k8s_openapi::api::core::v1 as api;
@@ -48,6 +48,7 @@ fn source_of(at: &str, volume: api::Volume, source: ManifestSource) -> Result<Vo
         name: _,
         // Honoured.
         config_map,
+        csi,
         downward_api,
         empty_dir,
         ephemeral,
@@ -62,7 +63,6 @@ fn source_of(at: &str, volume: api::Volume, source: ManifestSource) -> Result<Vo
         azure_file,
         cephfs,
         cinder,
-        csi,
         fc,
         flex_volume,
         flocker,
@@ -85,7 +85,6 @@ fn source_of(at: &str, volume: api::Volume, source: ManifestSource) -> Result<Vo
         ("azureFile", azure_file.is_some()),
         ("cephfs", cephfs.is_some()),
         ("cinder", cinder.is_some()),
-        ("csi", csi.is_some()),
         ("fc", fc.is_some()),
         ("flexVolume", flex_volume.is_some()),
         ("flocker", flocker.is_some()),
@@ -113,6 +112,7 @@ fn source_of(at: &str, volume: api::Volume, source: ManifestSource) -> Result<Vo
         found = Some(source?);
         Ok(())
     };
+    take("csi", csi.map(|s| csi_of(&format!("{at}.csi"), s, source)))?;
     take("emptyDir", empty_dir.map(|s| empty_dir_of(&format!("{at}.emptyDir"), s)))?;
     take("hostPath", host_path.map(|s| host_path_of(&format!("{at}.hostPath"), s)))?;
     take("image", image.map(|s| image_of(&format!("{at}.image"), s)))?;
@@ -195,6 +195,30 @@ fn ephemeral_of(
         return Err(required(format!("{at}.volumeClaimTemplate")));
     }
     Ok(VolumeSource::Claim { claim: ClaimRef::Ephemeral, read_only: false })
+}
+
+fn csi_of(at: &str, volume: api::CSIVolumeSource, source: ManifestSource) -> Result<VolumeSource> {
+    if source == ManifestSource::File {
+        let remedy = "its driver registers with the node of a cluster: use a hostPath or emptyDir volume";
+        return Err(FieldError::UnsupportedBut { field: at.to_owned(), remedy });
+    }
+    let api::CSIVolumeSource { driver, fs_type, node_publish_secret_ref, read_only, volume_attributes } =
+        volume;
+    object_name(&format!("{at}.driver"), &driver)?;
+    let secret = match node_publish_secret_ref {
+        None => None,
+        Some(reference) if reference.name.is_empty() => {
+            return Err(required(format!("{at}.nodePublishSecretRef.name")));
+        }
+        Some(reference) => Some(reference.name),
+    };
+    Ok(VolumeSource::Csi(CsiVolume {
+        driver,
+        fs_type: fs_type.unwrap_or_default(),
+        read_only: read_only.unwrap_or(false),
+        attributes: volume_attributes.unwrap_or_default(),
+        secret,
+    }))
 }
 
 fn secret_of(at: &str, source: api::SecretVolumeSource) -> Result<VolumeSource> {

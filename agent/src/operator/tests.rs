@@ -17,6 +17,7 @@ use crate::pod::tests::{deps, node_info, pod as a_pod};
 use crate::pod_workers::PodWorkers;
 use crate::runtime::fake::FakeRuntime;
 use crate::timeline::Span;
+use crate::volumes::fake::FakeVolumes;
 
 fn agent(runtime: &FakeRuntime, folder: &Path) -> PodWorkers {
     let logs = Arc::new(LogDir::new(folder.join("logs")));
@@ -30,6 +31,7 @@ fn sources(agent: &PodWorkers) -> OperatorDeps {
         clock: Arc::new(SystemClock::new()),
         runtime: None,
         pulls: None,
+        volumes: Arc::new(FakeVolumes::default()),
         additions: None,
         ending: watch::channel(Ending::Not).0,
     }

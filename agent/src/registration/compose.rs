@@ -1,7 +1,7 @@
 //! The Node object: what a node says of itself. Pure: owns labels, capacity, addresses' place and
 //! everything but the conditions; never reads the machine and never sends. Called by [`super`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gantry_model::cgroup::Together;
 use gantry_model::quantity::{self, QuantityError};
@@ -16,12 +16,12 @@ use super::devices::{self, Devices};
 use super::machine::MachineInfo;
 use super::{Settings, WEB_SOCKETS, amount};
 use crate::config::eviction::Threshold;
+use crate::csi::owner::InUse;
 use crate::devices::Amount;
 use crate::node::Allocatable;
 use crate::runtime::about::{Health, StoredImage, Version};
 
 const ATTACH_DETACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
-const CSI_NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
 const PROVIDED_IP: &str = "alpha.kubernetes.io/provided-node-ip";
 const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -61,6 +61,8 @@ pub(super) struct NodeInputs<'a> {
     pub(super) addresses: Option<&'a [NodeAddress]>,
     /// Volumes that an earlier kubelet has told to be in use are mounted yet.
     pub(super) foreign_mounts: bool,
+    /// Volumes of CSI.
+    pub(super) in_use: &'a InUse,
 }
 
 /// A node that nobody has heard of, but for its status.
@@ -124,10 +126,6 @@ pub(super) fn reconcile_node(fresh: &Node, existing: &Node, served: &Devices) ->
             labels.remove(name);
         }
     }
-    // What CSI drivers said of this node goes with their CSINode.
-    node.metadata.annotations.iter_mut().for_each(|all| {
-        all.remove(CSI_NODE_IDS);
-    });
     let (Some(new), status) = (&fresh.status, node.status.get_or_insert_default()) else { return node };
     devices::reset(status, served);
     let huge = |name: &String| name.starts_with("hugepages-");
@@ -168,9 +166,7 @@ pub(super) fn update_node(node: &Node, facts: &NodeInputs<'_>) -> Node {
     }
     status.declared_features =
         Some(declared(facts.settings, status.node_info.as_ref())).filter(|all| !all.is_empty());
-    if !facts.foreign_mounts {
-        status.volumes_in_use = None;
-    }
+    status.volumes_in_use = volumes_in_use(status.volumes_in_use.take().unwrap_or_default(), facts);
     node
 }
 
@@ -182,6 +178,14 @@ fn declared(settings: &Settings, info: Option<&NodeSystemInfo>) -> Vec<String> {
     let mut all: Vec<String> = settings.declared_features.iter().cloned().chain(web_sockets).collect();
     all.sort();
     all
+}
+
+/// What is, and what an earlier kubelet has told that may be yet.
+fn volumes_in_use(told: Vec<String>, facts: &NodeInputs<'_>) -> Option<Vec<String>> {
+    let InUse { sure, perhaps, in_doubt } = facts.in_use;
+    let stays = |name: &String| facts.foreign_mounts || *in_doubt || perhaps.contains(name);
+    let all: BTreeSet<String> = told.into_iter().filter(stays).chain(sure.iter().cloned()).collect();
+    Some(all.into_iter().collect::<Vec<_>>()).filter(|all| !all.is_empty())
 }
 
 /// What all pods are held to: all there is, or what is not reserved of it. Unlike what the scheduler is

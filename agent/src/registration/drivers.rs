@@ -1,19 +1,15 @@
-//! What drivers of an earlier kubelet have told of this node: devices that pods may claim
-//! (ResourceSlices) and CSI drivers (CSINode). Nobody here serves either, so pods would be sent to a
-//! node on which they wait for ever. Owns both removals; the node itself is [`super::status`]'s.
-//! Started by [`super::start`], done once.
+//! What drivers of an earlier kubelet have told of this node: devices that pods may claim (ResourceSlices). Nobody here
+//! serves these, so pods would be sent to a node on which they wait for ever. Owns their removal; the node itself is
+//! [`super::status`]'s, and what CSI drivers have told is [`crate::csi::node_info`]'s. Started by [`super::start`], done once.
 //!
-//! Upstream's kubelet removes the slices of all drivers at its start, as none has registered yet, and a
-//! CSI driver when its registration socket is gone; here no socket is looked at.
+//! Upstream's kubelet removes the slices of all drivers at its start, too, as none has registered yet.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use gantry_model::random;
 use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::api::storage::v1::CSINode;
 use kube::Client;
-use kube::api::{Api, PostParams};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -27,9 +23,7 @@ pub(super) async fn withdraw(client: Client, name: String, mut node: watch::Rece
     if node.wait_for(Option::is_some).await.is_err() {
         return;
     }
-    let slices = again("ResourceSlices", || remove_slices(&client, &name));
-    let csi = again("the CSINode's drivers", || remove_drivers(&client, &name));
-    tokio::join!(slices, csi);
+    again("ResourceSlices", || remove_slices(&client, &name)).await;
 }
 
 /// Until it worked.
@@ -59,20 +53,6 @@ async fn remove_slices(client: &Client, name: &str) -> Result<(), kube::Error> {
     let request = http::Request::delete(path).body(Vec::new()).map_err(kube::Error::HttpError)?;
     if gone(client.request_text(request).await)?.is_some() {
         tracing::debug!(node = name, "the node's ResourceSlices are removed");
-    }
-    Ok(())
-}
-
-async fn remove_drivers(client: &Client, name: &str) -> Result<(), kube::Error> {
-    let api: Api<CSINode> = Api::all(client.clone());
-    let Some(mut found) = gone(api.get(name).await)? else { return Ok(()) };
-    if found.spec.drivers.is_empty() {
-        return Ok(());
-    }
-    let drivers: Vec<String> = found.spec.drivers.drain(..).map(|driver| driver.name).collect();
-    // What somebody has changed meanwhile is looked at again.
-    if gone(api.replace(name, &PostParams::default(), &found).await)?.is_some() {
-        tracing::info!(?drivers, "CSI drivers that nobody serves are removed from the CSINode");
     }
     Ok(())
 }

@@ -127,6 +127,7 @@ impl Reporter {
         let deadline = Instant::now() + every + every.mul_f64(0.04 * random::fraction());
         let (mut pressures, mut devices) = (self.world.pressures.clone(), self.world.devices.clone());
         let mut shutdown = self.world.shutdown.clone();
+        let mut in_use = self.world.volumes_in_use.clone();
         loop {
             let at_first = told && !self.was_ready && self.born.elapsed() < GRACE;
             let well = self.troubles().is_empty();
@@ -142,6 +143,8 @@ impl Reporter {
                 // The scheduler is to know at once.
                 Ok(()) = pressures.changed() => return,
                 Ok(()) = shutdown.changed() => return,
+                // Pods wait for it.
+                Ok(()) = in_use.changed() => return,
                 Ok(()) = devices.changed() => {
                     // Whatever a plugin does: so often at most.
                     tokio::time::sleep(DEVICES_WAIT).await;
@@ -308,7 +311,9 @@ impl Reporter {
         let foreign_mounts = self.foreign_mounts(base).await;
         let pulse = self.world.pulse.borrow().clone();
         let devices = self.world.devices.borrow_and_update().clone();
+        let in_use = self.world.volumes_in_use.borrow_and_update().clone();
         let facts = NodeInputs {
+            in_use: &in_use,
             settings: &self.settings,
             machine: &self.world.machine,
             devices: &devices,

@@ -3,6 +3,8 @@
 
 mod drivers;
 mod swap;
+mod told;
+mod volumes;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,13 +22,12 @@ use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-mod told;
-
 use super::devices::Devices;
 use super::health;
 use super::machine::{Addresses, MachineInfo};
 use super::{Settings, World, start};
 use crate::config::eviction::Threshold;
+use crate::csi::owner::InUse;
 use crate::events::sink;
 use crate::runtime::about::{About, Condition, Features, Handler, Health, StoredImage, Version};
 use crate::runtime::{Effect, Error};
@@ -196,6 +197,7 @@ struct Fixture {
     node: watch::Receiver<Option<Arc<Node>>>,
     metrics: Arc<Metrics>,
     volumes: Arc<FakeVolumes>,
+    in_use: watch::Sender<InUse>,
     _pods: watch::Sender<Arc<[crate::pod::worker::PodHandle]>>,
 }
 
@@ -212,6 +214,7 @@ fn begin(server: &FakeApiServer, settings: Settings, info: MachineInfo, health: 
     let (reported_in, reported) = watch::channel(Shutdown::Not);
     let metrics = Arc::new(Metrics::default());
     let volumes = Arc::new(FakeVolumes::default());
+    let (in_use, volumes_in_use) = watch::channel(InUse::default());
     volumes.set_foreign(true);
     let world = World {
         client: server.client(),
@@ -226,6 +229,7 @@ fn begin(server: &FakeApiServer, settings: Settings, info: MachineInfo, health: 
             route: Some("10.0.0.5".parse().unwrap()),
         }),
         volumes: volumes.clone(),
+        volumes_in_use,
         recorder,
         clock,
         troubles: troubles_seen,
@@ -236,8 +240,19 @@ fn begin(server: &FakeApiServer, settings: Settings, info: MachineInfo, health: 
         metrics: metrics.clone(),
     };
     let node = start(settings, world);
-    let server = server.clone();
-    Fixture { server, about, troubles, pressures, shutdown, reported, node, metrics, volumes, _pods: pods }
+    Fixture {
+        server: server.clone(),
+        about,
+        troubles,
+        pressures,
+        shutdown,
+        reported,
+        node,
+        metrics,
+        volumes,
+        in_use,
+        _pods: pods,
+    }
 }
 
 fn condition(node: &Value, kind: &str) -> Value {

@@ -107,6 +107,7 @@ fn reference(pod: &Pod) -> Option<&'static str> {
             VolumeSource::EmptyDir { .. }
             | VolumeSource::HostPath { .. }
             | VolumeSource::Image { .. }
+            | VolumeSource::Csi(_)
             | VolumeSource::Claim { .. } => &[],
         })
     };
@@ -126,9 +127,10 @@ fn reference(pod: &Pod) -> Option<&'static str> {
                 .iter()
                 .any(|source| matches!(source, Projection::Token(_)))
                 .then_some("serviceaccounts (via projected volumes)"),
-            VolumeSource::EmptyDir { .. } | VolumeSource::HostPath { .. } | VolumeSource::Image { .. } => {
-                None
-            }
+            VolumeSource::EmptyDir { .. }
+            | VolumeSource::HostPath { .. }
+            | VolumeSource::Csi(_)
+            | VolumeSource::Image { .. } => None,
         }),
     }
 }

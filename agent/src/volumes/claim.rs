@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use gantry_model::pod::Pod;
 use gantry_model::pod::placement::Term;
-use gantry_model::pod::volume::{ClaimRef, HostPathType, Volume};
+use gantry_model::pod::volume::{ClaimRef, HostPathType, Volume, VolumeSource};
 
 use crate::api::{Api, Claim, PersistentSource};
+use crate::csi::steps::Wanted;
 
 /// Where the files of a claim are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub(super) enum VolumeBacking {
         /// Of the PersistentVolume.
         volume: String,
     },
+    /// A driver mounts it below the pod's volumes.
+    Csi(Box<Wanted>),
 }
 
 /// A claim's volume.
@@ -57,7 +60,13 @@ pub(super) async fn find(
             pod.namespace, pod.name
         ));
     }
-    backing(api, pod, &name, &found).await
+    let mut bound = backing(api, pod, &name, &found).await?;
+    if let (VolumeBacking::Csi(wanted), VolumeSource::Claim { read_only, .. }) =
+        (&mut bound.place, &volume.source)
+    {
+        wanted.read_only = *read_only;
+    }
+    Ok(bound)
 }
 
 /// The claim, which can be used.
@@ -100,7 +109,7 @@ async fn backing(api: &dyn Api, pod: &Pod, claim: &str, found: &Claim) -> Result
             volume.claim_uid, found.uid
         )));
     }
-    let place = backing_of(name, &volume.source).map_err(failed)?;
+    let place = backing_of(name, &volume.source, volume.one_pod).map_err(failed)?;
     Ok(BoundVolume {
         place,
         volume: name.clone(),
@@ -110,7 +119,7 @@ async fn backing(api: &dyn Api, pod: &Pod, claim: &str, found: &Claim) -> Result
 }
 
 /// What the PersistentVolume of that name is made of.
-fn backing_of(name: &str, source: &PersistentSource) -> Result<VolumeBacking, String> {
+fn backing_of(name: &str, source: &PersistentSource, one_pod: bool) -> Result<VolumeBacking, String> {
     match source {
         PersistentSource::HostPath { path, kind } => {
             let kind = HostPathType::NAMES.iter().find(|(name, _)| name == kind).map(|(_, kind)| *kind);
@@ -120,8 +129,15 @@ fn backing_of(name: &str, source: &PersistentSource) -> Result<VolumeBacking, St
         PersistentSource::Local { path } => {
             Ok(VolumeBacking::Local { path: PathBuf::from(path), volume: name.to_owned() })
         }
+        PersistentSource::Csi(source) => Ok(VolumeBacking::Csi(Box::new(Wanted {
+            name: name.to_owned(),
+            source: (**source).clone(),
+            read_only: false,
+            one_pod,
+            ephemeral: false,
+        }))),
         PersistentSource::Other(kind) => Err(format!(
-            "PV {name:?} is of kind {kind}, which this node does not mount: use a hostPath or local volume"
+            "PV {name:?} is of kind {kind}, which this node does not mount: use a hostPath, local or csi volume"
         )),
     }
 }
@@ -129,7 +145,6 @@ fn backing_of(name: &str, source: &PersistentSource) -> Result<VolumeBacking, St
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gantry_model::pod::volume::VolumeSource;
 
     use crate::api::PersistentVolume;
     use crate::api::fake::FakeApi;

@@ -89,7 +89,7 @@ impl FakeVolumes {
     fn check(&self) -> Result<(), Error> {
         match &self.state().failure {
             None => Ok(()),
-            Some(message) => Err(Error { message: message.clone() }),
+            Some(message) => Err(Error::new(message.clone())),
         }
     }
 
@@ -152,7 +152,7 @@ impl Volumes for FakeVolumes {
     ) -> BoxFuture<'a, Result<String, Error>> {
         let key = (uid.clone(), format!("{volume}/{path}"));
         let found = self.state().files.get(&key).cloned();
-        let missing = || Error { message: format!("failed to open environment variable file {path:?}") };
+        let missing = || Error::new(format!("failed to open environment variable file {path:?}"));
         Box::pin(ready(found.ok_or_else(missing)))
     }
 
@@ -163,7 +163,7 @@ impl Volumes for FakeVolumes {
     fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {
         let mut stuck = self.stuck.subscribe();
         Box::pin(async move {
-            stuck.wait_for(|stuck| !stuck).await.map_err(|error| Error { message: error.to_string() })?;
+            stuck.wait_for(|stuck| !stuck).await.map_err(|error| Error::new(error.to_string()))?;
             self.state().remove(uid);
             Ok(())
         })
@@ -190,6 +190,6 @@ impl Volumes for FakeVolumes {
                 lock(&state).remove(&uid);
             }
         });
-        Box::pin(async move { work.await.map_err(|error| Error { message: error.to_string() }) })
+        Box::pin(async move { work.await.map_err(|error| Error::new(error.to_string())) })
     }
 }

@@ -4,6 +4,7 @@
 //! ```text
 //! ROOT/pods/UID/volumes/PLUGIN/NAME            emptyDir, ConfigMap, Secret, projected, downward API
 //! ROOT/pods/UID/volumes/kubernetes.io~local-volume/PV   a folder of the node, bound
+//! ROOT/pods/UID/volumes/kubernetes.io~csi/PV/mount          mounted by a driver
 //! ROOT/pods/UID/plugins/kubernetes.io~empty-dir/NAME/ready
 //! ROOT/pods/UID/volume-subpaths/NAME/CONTAINER/INDEX
 //! ROOT/pods/UID/containers/CONTAINER/ATTEMPT   last words
@@ -13,21 +14,25 @@
 #![expect(clippy::disallowed_methods, reason = "a file of a pod, and a note of which only the name counts")]
 
 mod claims;
+mod csi;
+mod words;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use gantry_metrics::Metrics;
 use gantry_model::cgroup::limits::{self, Rules};
 use gantry_model::mount::{Mount, MountedImage};
-use gantry_model::pod::volume::{Propagation, RecursiveReadOnly, SubPath, Volume, VolumeMount, VolumeSource};
+use gantry_model::pod::volume::{
+    CsiVolume, Propagation, RecursiveReadOnly, SubPath, Volume, VolumeMount, VolumeSource,
+};
 use gantry_model::pod::{Container, Pod, PodUid};
 
 use super::atomic::Payload;
@@ -36,18 +41,19 @@ use super::metrics::VolumeMetrics;
 use super::payload::payload;
 use super::sub_path;
 use super::{
-    Count, Error, MountsOf, Volumes, WordsOf, atomic, env_file_source, host_path, hosts_file, labels, mounts,
-    orphans, ownership, removal,
+    Count, Error, MountsOf, VolumeWait, Volumes, WordsOf, atomic, env_file_source, host_path, hosts_file,
+    labels, mounts, orphans, ownership,
 };
 use crate::api::Api;
+use crate::csi::files::FOLDER as CSI;
+use crate::csi::owner::CsiVolumes;
 use crate::node::NodeInfo;
 use claims::{Failed, Writers};
+use words::{make_words, read_words, words_below, words_path};
 
 const EMPTY_DIR: &str = "kubernetes.io~empty-dir";
 const LOCAL: &str = "kubernetes.io~local-volume";
 const ETC_HOSTS: &str = "/etc/hosts";
-/// As the kubelet reads of a container's last words.
-const MAX_WORDS: u64 = 4096;
 
 /// Volumes below a root folder.
 #[derive(Debug, Clone)]
@@ -63,6 +69,8 @@ pub struct HostVolumes {
     /// What claims led to when their pods were set up.
     claims: Arc<Mutex<Claims>>,
     writers: Writers,
+    /// None without a cluster.
+    csi: Option<CsiVolumes>,
     tally: VolumeMetrics,
     /// The node has SELinux.
     labels: bool,
@@ -90,7 +98,8 @@ impl HostVolumes {
         };
         let (pods, plugins, labels) = (real("pods"), real("plugins"), labels::is_on());
         let (claims, writers, tally) = (Arc::default(), Writers::default(), VolumeMetrics::default());
-        Self { pods, plugins, api, node, recursive_read_only, claims, writers, tally, labels }
+        let csi = None;
+        Self { pods, plugins, api, node, recursive_read_only, claims, writers, csi, tally, labels }
     }
 
     /// The same, and counted there.
@@ -111,6 +120,7 @@ impl HostVolumes {
                 files = Some(payload(self.api.as_ref(), &self.node, pod, sources, *default_mode).await?);
             }
             VolumeSource::Claim { claim, .. } => found = Some(self.claim(pod, volume, claim).await?),
+            VolumeSource::Csi(of) => found = Some(csi::own(pod, &volume.name, of)),
             VolumeSource::EmptyDir { .. } | VolumeSource::HostPath { .. } | VolumeSource::Image { .. } => {}
         }
         Ok(Ready { volume, files, place: found })
@@ -125,24 +135,30 @@ impl HostVolumes {
     async fn set_up_all(&self, pod: &Pod) -> Result<(), Error> {
         let folder = self.pod(&pod.uid);
         let made = make_folder(&folder.join("volumes"));
-        made.map_err(|error| Error { message: format!("mkdir {}: {error}", folder.display()) })?;
+        made.map_err(|error| Error::new(format!("mkdir {}: {error}", folder.display())))?;
         // As the kubelet, which sets volumes up side by side: the others do not wait for a broken one.
-        let mut first = None;
+        let (mut failures, mut mounting) = (Vec::new(), Vec::new());
         for volume in &pod.volumes {
             let begun = Instant::now();
             let ready = self.ready(pod, volume).await;
             self.tally.begins(pod, volume, self.place_of(&pod.uid, &volume.name).as_ref());
             let result = match ready {
+                Ok(Ready { place: Some(VolumeBacking::Csi(wanted)), .. }) => {
+                    mounting.push(self.mount_csi(pod, volume, wanted, begun));
+                    continue;
+                }
                 Ok(ready) => self.apply(pod, &folder, ready).await.map_err(Failed::from),
                 Err(error) => Err(error),
             };
             self.tally.record_mount(pod, volume, begun, result.is_ok());
             if let Err(error) = result {
                 self.writers.give_back(&pod.uid);
-                first.get_or_insert(Error { message: error.told(&volume.name) });
+                failures.push(Error::new(error.told(&volume.name)));
             }
         }
-        first.map_or(Ok(()), Err)
+        failures.extend(join_all(mounting).await.into_iter().filter_map(Result::err));
+        // One is told at a time, and rather one that is news.
+        failures.into_iter().min_by_key(|error| error.quiet).map_or(Ok(()), Err)
     }
 
     async fn apply(&self, pod: &Pod, folder: &Path, ready: Ready<'_>) -> Result<(), String> {
@@ -163,8 +179,9 @@ impl HostVolumes {
                     ownership::set_tree(&path, fs_group, policy)
                         .map_err(|e| format!("applyFSGroup failed: {}: {e}", path.display()))
                 }
-                None => Err("the claim was not looked up".to_owned()),
+                Some(VolumeBacking::Csi(_)) | None => Err("the claim was not looked up".to_owned()),
             },
+            VolumeSource::Csi(_) => Err("its driver was not asked".to_owned()),
             VolumeSource::HostPath { kind, .. } => host_path::check(&path, kind),
             // The runtime's: nothing of it is a folder of the pod.
             VolumeSource::Image { .. } => Ok(()),
@@ -276,6 +293,7 @@ impl HostVolumes {
                     volume.source,
                     VolumeSource::Projected { .. }
                         | VolumeSource::Claim { read_only: true, .. }
+                        | VolumeSource::Csi(CsiVolume { read_only: true, .. })
                         | VolumeSource::Image { .. }
                 ),
             recursive_read_only: recursive,
@@ -318,8 +336,14 @@ fn path_of(pod_folder: &Path, volume: &Volume, place: Option<&VolumeBacking>) ->
         (VolumeSource::HostPath { path, .. }, _) => return Ok(PathBuf::from(path)),
         (VolumeSource::Claim { .. }, Some(VolumeBacking::HostPath { path, .. })) => return Ok(path.clone()),
         (VolumeSource::Claim { .. }, Some(VolumeBacking::Local { volume, .. })) => (LOCAL, volume),
+        (VolumeSource::Claim { .. }, Some(VolumeBacking::Csi(wanted))) => {
+            return Ok(pod_folder.join("volumes").join(CSI).join(&wanted.name).join("mount"));
+        }
         (VolumeSource::Claim { .. }, None) => {
             return Err(format!("volume {:?} has not been set up", volume.name));
+        }
+        (VolumeSource::Csi(_), _) => {
+            return Ok(pod_folder.join("volumes").join(CSI).join(&volume.name).join("mount"));
         }
         (VolumeSource::Image { .. }, _) => return Ok(PathBuf::new()),
         (VolumeSource::EmptyDir { .. }, _) => (EMPTY_DIR, &volume.name),
@@ -342,17 +366,6 @@ fn bind_local(folder: &Path, path: &Path) -> Result<bool, String> {
     mounts::bind(source.as_fd(), path)
         .map_err(|error| format!("bind {} on {}: {error}", folder.display(), path.display()))?;
     Ok(true)
-}
-
-fn words_path(pod_folder: &Path, container: &str, attempt: u32) -> PathBuf {
-    pod_folder.join("containers").join(container).join(attempt.to_string())
-}
-
-/// Nothing but a file of the pod's containers is read, whatever a pod mounts at that path.
-fn words_below(pod_folder: &Path, said: &Path) -> Option<PathBuf> {
-    let below = pod_folder.join("containers").canonicalize().ok()?;
-    let folder = said.parent()?.canonicalize().ok()?;
-    folder.starts_with(below).then(|| said.file_name().map(|name| folder.join(name)))?
 }
 
 /// The part of the volume that is mounted, if not all of it.
@@ -393,6 +406,7 @@ fn tmpfs_size(pod: &Pod, source: &VolumeSource, node: i64) -> i64 {
         VolumeSource::HostPath { .. }
         | VolumeSource::Projected { .. }
         | VolumeSource::Claim { .. }
+        | VolumeSource::Csi(_)
         | VolumeSource::Image { .. } => None,
     };
     [of_pod, own].into_iter().flatten().filter(|limit| *limit > 0).fold(node, i64::min)
@@ -449,33 +463,6 @@ fn holds(path: &Path, text: &[u8]) -> bool {
     file.take(length.saturating_add(1)).read_to_end(&mut old).is_ok() && old == text
 }
 
-/// Anybody in the container may write it.
-fn make_words(path: &Path) -> io::Result<()> {
-    if let Some(parent) = path.parent() {
-        make_folder(parent)?;
-    }
-    let file = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
-        .open(path)?;
-    file.set_permissions(fs::Permissions::from_mode(0o666))
-}
-
-fn read_words(path: &Path) -> io::Result<Option<String>> {
-    let mut file = match fs::File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let start = file.metadata()?.len().saturating_sub(MAX_WORDS);
-    file.seek(SeekFrom::Start(start))?;
-    let mut bytes = Vec::new();
-    file.take(MAX_WORDS).read_to_end(&mut bytes)?;
-    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
-}
-
 /// File systems may block; the workers' threads must not.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
@@ -507,7 +494,7 @@ impl Volumes for HostVolumes {
                 };
                 this.mounts_of(of)
             };
-            blocking(work).await.map_err(|message| Error { message })
+            blocking(work).await.map_err(Error::new)
         })
     }
 
@@ -521,7 +508,7 @@ impl Volumes for HostVolumes {
             read_words(&path)
                 .map_err(|error| format!("Error on reading termination log {}: {error}", path.display()))
         };
-        Box::pin(async move { blocking(work).await.map_err(|message| Error { message }) })
+        Box::pin(async move { blocking(work).await.map_err(Error::new) })
     }
 
     fn left_file<'a>(
@@ -539,23 +526,23 @@ impl Volumes for HostVolumes {
                 format!("failed to open environment variable file {path:?}: {error}")
             })
         };
-        Box::pin(async move { blocking(work).await.map_err(|message| Error { message }) })
+        Box::pin(async move { blocking(work).await.map_err(Error::new) })
     }
 
     fn claim_name(&self, uid: &PodUid, volume: &str) -> Option<String> {
         match self.place_of(uid, volume)? {
             VolumeBacking::Local { volume, .. } => Some(volume),
-            VolumeBacking::HostPath { .. } => None,
+            // Its driver knows how full it is; a look at a server's file system may never end.
+            VolumeBacking::HostPath { .. } | VolumeBacking::Csi(_) => None,
         }
     }
 
     fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {
-        let folder = self.pod(uid);
         Box::pin(async move {
             let begun = Instant::now();
-            let taken = blocking(move || removal::take_down(&folder, &mounts::Table)).await;
+            let taken = self.take_all(uid).await;
             self.tally.record_unmount(uid, begun, taken.is_ok());
-            taken.map_err(|message| Error { message })?;
+            taken.map_err(Error::new)?;
             self.claims.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
             self.writers.give_back(uid);
             self.api.forget(uid);
@@ -563,27 +550,29 @@ impl Volumes for HostVolumes {
         })
     }
 
+    fn waits(&self, uid: &PodUid) -> Vec<VolumeWait> {
+        self.csi_waits(uid)
+    }
+
     fn counts(&self) -> BTreeMap<String, Count> {
         self.tally.counts()
     }
 
     fn foreign(&self) -> BoxFuture<'_, Result<bool, Error>> {
-        let (pods, plugins) = (self.pods.clone(), self.plugins.clone());
-        let work = move || orphans::foreign(&pods, &plugins, &mounts::Table);
-        Box::pin(async move { blocking(work).await.map_err(|message| Error { message }) })
+        let (pods, plugins, csi) = (self.pods.clone(), self.plugins.clone(), self.csi.is_some());
+        let work = move || orphans::foreign(&pods, &plugins, &mounts::Table, csi);
+        Box::pin(async move { blocking(work).await.map_err(Error::new) })
     }
 
     fn list_orphans(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>> {
         let folder = self.pods.clone();
-        Box::pin(async move {
-            blocking(move || orphans::pods(&folder)).await.map_err(|message| Error { message })
-        })
+        Box::pin(async move { blocking(move || orphans::pods(&folder)).await.map_err(Error::new) })
     }
 
     fn reclaim<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {
-        let folder = self.pod(uid);
+        let (folder, csi) = (self.pod(uid), self.csi.is_some());
         Box::pin(async move {
-            blocking(move || orphans::check(&folder)).await.map_err(|message| Error { message })?;
+            blocking(move || orphans::check(&folder, csi)).await.map_err(Error::new)?;
             self.tear_down(uid).await
         })
     }

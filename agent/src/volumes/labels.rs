@@ -25,8 +25,9 @@ pub(super) fn are_given(source: &VolumeSource, place: Option<&VolumeBacking>) ->
     match source {
         VolumeSource::EmptyDir { .. } | VolumeSource::Projected { .. } => true,
         VolumeSource::Claim { read_only, .. } => {
-            !read_only && matches!(place, Some(VolumeBacking::Local { .. }))
+            !read_only && matches!(place, Some(VolumeBacking::Local { .. } | VolumeBacking::Csi(_)))
         }
+        VolumeSource::Csi(of) => !of.read_only,
         VolumeSource::HostPath { .. } | VolumeSource::Image { .. } => false,
     }
 }

@@ -30,7 +30,11 @@ fn plugin(volume: &Volume, place: Option<&VolumeBacking>) -> Option<String> {
         (VolumeSource::HostPath { .. }, _)
         | (VolumeSource::Claim { .. }, Some(VolumeBacking::HostPath { .. })) => "kubernetes.io/host-path",
         (VolumeSource::Claim { .. }, Some(VolumeBacking::Local { .. })) => "kubernetes.io/local-volume",
+        (VolumeSource::Claim { .. }, Some(VolumeBacking::Csi(wanted))) => {
+            return Some(format!("kubernetes.io/csi:{}", wanted.source.driver));
+        }
         (VolumeSource::Claim { .. }, None) => return None,
+        (VolumeSource::Csi(of), _) => return Some(format!("kubernetes.io/csi:{}", of.driver)),
         (VolumeSource::Image { .. }, _) => "kubernetes.io/image",
         // Its folder's name.
         (VolumeSource::Projected { plugin, .. }, _) => return Some(plugin.replace('~', "/")),

@@ -8,6 +8,7 @@ use std::path::Path;
 use gantry_model::pod::PodUid;
 
 use super::removal::Mounts;
+use crate::csi::files::FOLDER;
 
 /// Plugins whose volumes are gone when they are unmounted and their folders removed. Others have
 /// something elsewhere to be told: a driver, a server, a device.
@@ -24,19 +25,24 @@ const OWN: [&str; 7] = [
 /// Where upstream's plugins mount a device once for all pods; local volumes are in nobody's list.
 const DEVICES: &str = "kubernetes.io";
 const LOCAL_DEVICES: &str = "kubernetes.io/local-volume";
+const CSI_DEVICES: &str = "kubernetes.io/csi";
+const CSI_BLOCKS: &str = "kubernetes.io/csi/volumeDevices";
 
 /// Whether something of a volume that this kubelet does not do is mounted: its device, or anything of
-/// a pod that has such a volume (a sub-path holds the whole). By `ROOT/pods` and `ROOT/plugins`.
-pub(super) fn foreign(pods: &Path, plugins: &Path, mounts: &dyn Mounts) -> Result<bool, String> {
+/// a pod that has such a volume (a sub-path holds the whole). By `ROOT/pods` and `ROOT/plugins`; `csi` is whether volumes
+/// of CSI have an owner here, who tells of his.
+pub(super) fn foreign(pods: &Path, plugins: &Path, mounts: &dyn Mounts, csi: bool) -> Result<bool, String> {
     let below =
         |folder: &Path| mounts.below(folder).map_err(|error| format!("read the mount table: {error}"));
     let local = plugins.join(LOCAL_DEVICES);
-    if below(&plugins.join(DEVICES))?.iter().any(|point| !point.starts_with(&local)) {
+    let (of_csi, blocks) = (plugins.join(CSI_DEVICES), plugins.join(CSI_BLOCKS));
+    let owned = |point: &Path| csi && point.starts_with(&of_csi) && !point.starts_with(&blocks);
+    if below(&plugins.join(DEVICES))?.iter().any(|point| !point.starts_with(&local) && !owned(point)) {
         return Ok(true);
     }
     let points = below(pods)?;
     let used = |uid: &PodUid| points.iter().any(|point| point.starts_with(pods.join(uid.as_str())));
-    Ok(self::pods(pods)?.iter().any(|uid| used(uid) && check(&pods.join(uid.as_str())).is_err()))
+    Ok(self::pods(pods)?.iter().any(|uid| used(uid) && check(&pods.join(uid.as_str()), csi).is_err()))
 }
 
 /// Names of real folders only: a link leads elsewhere.
@@ -66,13 +72,13 @@ pub(super) fn pods(folder: &Path) -> Result<Vec<PodUid>, String> {
     Ok(list_entries(folder)?.iter().filter_map(|name| PodUid::parse(name)).collect())
 }
 
-/// Whether all volumes of the pod are of the kinds that a folder says everything about.
-pub(super) fn check(pod: &Path) -> Result<(), String> {
+/// Whether all volumes of the pod are of the kinds that a folder says everything about; of CSI `csi` says whether they
+/// have an owner here, who asks their drivers.
+pub(super) fn check(pod: &Path, csi: bool) -> Result<(), String> {
     let volumes = pod.join("volumes");
     for plugin in list_entries(&volumes)? {
-        if !OWN.contains(&plugin.as_str())
-            && let Some(volume) = list_entries(&volumes.join(&plugin))?.first()
-        {
+        let ours = OWN.contains(&plugin.as_str()) || (csi && plugin == FOLDER);
+        if !ours && let Some(volume) = list_entries(&volumes.join(&plugin))?.first() {
             return Err(format!(
                 "volume {volume:?} is of {plugin}, which this kubelet does not do: unmount {} and remove it",
                 volumes.join(&plugin).join(volume).display()
@@ -121,10 +127,11 @@ mod tests {
     fn mounts_of_volumes_that_this_kubelet_does_not_do_are_seen_and_no_others() {
         let root = tempfile::tempdir().unwrap();
         let (pods, plugins) = (root.path().join("pods"), root.path().join("plugins"));
-        let seen = |points: &[&str]| {
+        let seen_by = |csi: bool, points: &[&str]| {
             let points = points.iter().map(|point| root.path().join(point)).collect();
-            foreign(&pods, &plugins, &Mounted(points)).unwrap()
+            foreign(&pods, &plugins, &Mounted(points), csi).unwrap()
         };
+        let seen = |points: &[&str]| seen_by(false, points);
         fs::create_dir_all(pods.join("u1/volumes/kubernetes.io~secret/s")).unwrap();
         fs::create_dir_all(pods.join("u2/volumes/kubernetes.io~csi/pv/mount")).unwrap();
         assert!(!seen(&["pods/u1/volumes/kubernetes.io~secret/s", "plugins/kubernetes.io/local-volume/x"]));
@@ -132,6 +139,12 @@ mod tests {
         assert!(seen(&["plugins/kubernetes.io/csi/d/0a/globalmount"]));
         assert!(seen(&["pods/u2/volumes/kubernetes.io~csi/pv/mount"]));
         assert!(seen(&["pods/u2/volume-subpaths/pv/web/0"]), "its disk is in use as well");
+        for owned in
+            ["plugins/kubernetes.io/csi/d/0a/globalmount", "pods/u2/volumes/kubernetes.io~csi/pv/mount"]
+        {
+            assert!(!seen_by(true, &[owned]), "its owner tells of it");
+        }
+        assert!(seen_by(true, &["plugins/kubernetes.io/csi/volumeDevices/publish/pv/u2"]));
         assert!(!seen(&[]), "unmounted, though its folder is there");
     }
 
@@ -139,15 +152,16 @@ mod tests {
     fn volumes_that_others_must_take_back_are_kept_and_named() {
         let root = tempfile::tempdir().unwrap();
         let pod = root.path();
-        assert_eq!(check(pod), Ok(()));
+        assert_eq!(check(pod, false), Ok(()));
         fs::create_dir_all(pod.join("volumes/kubernetes.io~secret/s")).unwrap();
         fs::create_dir_all(pod.join("volumes/kubernetes.io~csi")).unwrap();
-        assert_eq!(check(pod), Ok(()), "a plugin without volumes has nothing to tell");
+        assert_eq!(check(pod, false), Ok(()), "a plugin without volumes has nothing to tell");
         fs::create_dir_all(pod.join("volumes/kubernetes.io~csi/pvc-1/mount")).unwrap();
-        let told = check(pod).unwrap_err();
+        let told = check(pod, false).unwrap_err();
+        assert_eq!(check(pod, true), Ok(()), "its owner takes it back");
         assert!(told.starts_with("volume \"pvc-1\" is of kubernetes.io~csi"), "{told}");
         fs::remove_dir_all(pod.join("volumes/kubernetes.io~csi")).unwrap();
         fs::create_dir_all(pod.join("volumeDevices/kubernetes.io~csi")).unwrap();
-        assert!(check(pod).unwrap_err().contains("block devices"));
+        assert!(check(pod, false).unwrap_err().contains("block devices"));
     }
 }

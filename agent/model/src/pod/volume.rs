@@ -1,6 +1,8 @@
 //! Volumes and their mounts as written. Owns the types; never touches a file (that is
 //! `volumes`). Pure.
 
+use std::collections::BTreeMap;
+
 use super::env::ResourceRef;
 use super::token::TokenOf;
 use super::{Pod, PullPolicy};
@@ -67,6 +69,8 @@ pub enum VolumeSource {
         /// Every mount of it is read-only.
         read_only: bool,
     },
+    /// A volume of a CSI driver, made for the pod alone.
+    Csi(CsiVolume),
     /// What is in an image; read-only.
     Image {
         /// As written.
@@ -87,6 +91,21 @@ pub enum VolumeSource {
         /// name below the pod's volumes.
         plugin: &'static str,
     },
+}
+
+/// As in CSIVolumeSource.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CsiVolume {
+    /// By its registered name.
+    pub driver: String,
+    /// May be empty: the driver's choice.
+    pub fs_type: String,
+    /// No container may write to it.
+    pub read_only: bool,
+    /// For the driver.
+    pub attributes: BTreeMap<String, String>,
+    /// Name of the Secret, in the pod's namespace, that the driver is shown.
+    pub secret: Option<String>,
 }
 
 /// As in HostPathVolumeSource.type.

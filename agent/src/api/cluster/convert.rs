@@ -2,10 +2,12 @@
 
 use gantry_model::pod::placement::Operator;
 use k8s_openapi::api::core::v1;
+use k8s_openapi::api::storage::v1 as storage;
 
 use crate::api::node_selector;
 use crate::api::{
-    Claim, ConfigMap, PersistentSource, PersistentVolume, Secret, Service, ServiceAccount, ServicePort,
+    Attachment, Claim, ConfigMap, CsiDriver, CsiSource, PersistentSource, PersistentVolume, Secret, Service,
+    ServiceAccount, ServicePort,
 };
 
 pub(super) fn config_map(object: v1::ConfigMap) -> ConfigMap {
@@ -59,6 +61,7 @@ pub(super) fn volume(object: v1::PersistentVolume) -> PersistentVolume {
     let spec = object.spec.unwrap_or_default();
     let claim_uid = spec.claim_ref.as_ref().and_then(|claim| claim.uid.clone()).unwrap_or_default();
     let source = match (&spec.host_path, &spec.local) {
+        (None, None) if spec.csi.is_some() => PersistentSource::Csi(Box::new(csi_source(&spec))),
         (Some(host), _) => PersistentSource::HostPath {
             path: host.path.clone(),
             kind: host.type_.clone().unwrap_or_default(),
@@ -78,10 +81,49 @@ pub(super) fn volume(object: v1::PersistentVolume) -> PersistentVolume {
     PersistentVolume { source, claim_uid, one_pod, affinity }
 }
 
+fn csi_source(spec: &v1::PersistentVolumeSpec) -> CsiSource {
+    let Some(csi) = spec.csi.clone() else { return CsiSource::default() };
+    let secret = |of: Option<v1::SecretReference>| {
+        of.map(|of| (of.namespace.unwrap_or_default(), of.name.unwrap_or_default()))
+    };
+    CsiSource {
+        driver: csi.driver,
+        handle: csi.volume_handle,
+        fs_type: csi.fs_type.unwrap_or_default(),
+        attributes: csi.volume_attributes.unwrap_or_default(),
+        mount_options: spec.mount_options.clone().unwrap_or_default(),
+        access_modes: spec.access_modes.clone().unwrap_or_default(),
+        stage_secret: secret(csi.node_stage_secret_ref),
+        publish_secret: secret(csi.node_publish_secret_ref),
+    }
+}
+
+/// With the API server's defaults.
+pub(super) fn csi_driver(object: &storage::CSIDriver) -> CsiDriver {
+    let spec = &object.spec;
+    let persistent = || vec!["Persistent".to_owned()];
+    CsiDriver {
+        attach_required: spec.attach_required.unwrap_or(true),
+        pod_info: spec.pod_info_on_mount.unwrap_or(false),
+        fs_group_policy: spec.fs_group_policy.clone().unwrap_or_else(|| "ReadWriteOnceWithFSType".to_owned()),
+        modes: spec.volume_lifecycle_modes.clone().filter(|all| !all.is_empty()).unwrap_or_else(persistent),
+        wants_tokens: spec.token_requests.as_ref().is_some_and(|all| !all.is_empty()),
+    }
+}
+
+pub(super) fn attachment(object: storage::VolumeAttachment) -> Attachment {
+    let status = object.status.unwrap_or_default();
+    Attachment {
+        attached: status.attached,
+        deleted: object.metadata.deletion_timestamp.is_some(),
+        error: status.attach_error.map(|error| error.message.unwrap_or_default()),
+        metadata: status.attachment_metadata.unwrap_or_default(),
+    }
+}
+
 /// The API's name of the one source that is set.
 fn other_source(spec: &v1::PersistentVolumeSpec) -> String {
     let others = [
-        ("csi", spec.csi.is_some()),
         ("nfs", spec.nfs.is_some()),
         ("iscsi", spec.iscsi.is_some()),
         ("fc", spec.fc.is_some()),

@@ -57,6 +57,7 @@ fn explained(pod: &Pod, status: &PodStatus, change: impl FnOnce(&mut ExplainInpu
         listening: BTreeMap::new(),
         registries: BTreeMap::new(),
         pulls: BTreeMap::new(),
+        waits: Vec::new(),
         now: 5_000_000_000,
     };
     change(&mut facts);

@@ -74,7 +74,9 @@ pub(super) async fn volumes(task: Task<'_>) -> Result<Output, WaitReason> {
     match task.deps.volumes.set_up(task.pod).await {
         Ok(()) => Ok(Output::Done),
         Err(error) => {
-            task.tell(Warning, "FailedMount", error.message.as_str()).await;
+            if !error.quiet {
+                task.tell(Warning, "FailedMount", error.message.as_str()).await;
+            }
             Err(wait_reason("FailedMount", error.message))
         }
     }

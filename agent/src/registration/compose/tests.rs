@@ -17,7 +17,9 @@ fn facts<'a>(settings: &'a Settings, machine: &'a MachineInfo) -> NodeInputs<'a>
     static NO_DEVICES: BTreeMap<String, Amount> = BTreeMap::new();
     let (version, health, images, addresses) = (None, None, None, None);
     let devices = &NO_DEVICES;
-    NodeInputs { settings, machine, devices, version, health, images, addresses, foreign_mounts: false }
+    static IN_USE: InUse = InUse { sure: BTreeSet::new(), perhaps: BTreeSet::new(), in_doubt: false };
+    let (foreign_mounts, in_use) = (false, &IN_USE);
+    NodeInputs { settings, machine, devices, version, health, images, addresses, foreign_mounts, in_use }
 }
 
 /// A resource whose plugin has gone is 0, not absent: then the scheduler would take it for the cluster's own.
@@ -39,6 +41,23 @@ fn devices_are_told_as_their_plugins_have_them() {
     assert_eq!(both("vendor.com/gpu"), (json!("3"), json!("2")));
     assert_eq!(both("vendor.com/gone"), (json!("0"), json!("0")));
     assert_eq!(both("other.com/x"), (json!("7"), json!("7")));
+}
+
+/// Also what an earlier kubelet has told and left, until it is taken back.
+#[test]
+fn volumes_are_in_use_as_their_owner_says() {
+    let (settings, machine) = (settings(), machine());
+    let base: Node =
+        serde_json::from_value(json!({ "status": { "volumesInUse": ["left", "over"] } })).unwrap();
+    let told = |in_use: &InUse| {
+        let inputs = NodeInputs { in_use, ..facts(&settings, &machine) };
+        serde_json::to_value(update_node(&base, &inputs)).unwrap()["status"]["volumesInUse"].clone()
+    };
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+    let in_use = InUse { sure: names(&["new"]), perhaps: names(&["left", "never told"]), in_doubt: false };
+    assert_eq!(told(&in_use), json!(["left", "new"]));
+    assert_eq!(told(&InUse { in_doubt: true, ..in_use }), json!(["left", "new", "over"]));
+    assert_eq!(told(&InUse::default()), Value::Null);
 }
 
 /// A controller may detach what is in no node's list, also by force.

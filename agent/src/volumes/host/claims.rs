@@ -107,7 +107,8 @@ impl HostVolumes {
         match &found.place {
             _ if found.affinity.is_none() => Ok(true),
             _ if self.place_of(&pod.uid, &volume.name).is_some() => Ok(true),
-            VolumeBacking::HostPath { .. } => Ok(false),
+            // What its owner has mounted already is not mounted again, whatever is asked of the node.
+            VolumeBacking::HostPath { .. } | VolumeBacking::Csi(_) => Ok(false),
             VolumeBacking::Local { volume, .. } => {
                 let path = self.pod(&pod.uid).join("volumes").join(LOCAL).join(volume);
                 let look = move || {

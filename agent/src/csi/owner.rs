@@ -1,0 +1,449 @@
+//! Every volume of CSI that is on this node. Owns which there are, whose turn it is with each, and what is told of them;
+//! what is next is [`super::volume`]'s to say, and to do [`super::steps`]'. Called by [`crate::volumes`] for pods, and by
+//! the assembly, which connects it with the Node object.
+//!
+//! ```text
+//! mount(pod) ──▶ turn of the volume ──▶ attached? ──▶ stage ──▶ publish ──▶ the pod has it
+//! unmount(pod) ─▶ turn of the volume ──▶ unpublish ──▶ (the last pod) ──▶ unstage, beside everything else
+//! ```
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "what is left of a volume is taken back, whoever stops waiting"
+)]
+
+mod told;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use gantry_model::pod::{Pod, PodUid};
+use k8s_openapi::api::core::v1::Node;
+use tokio::sync::{Mutex as AsyncMutex, watch};
+use tokio::time::timeout;
+
+use super::drivers::Drivers;
+use super::files::{FoundMount, Mounts, Places};
+use super::steps::{self, Published, StepError, Steps, Wanted};
+use super::volume::{Facts, Outcome, Step, Volume};
+use crate::api::Api;
+pub(crate) use told::{InUse, MountError, NodeSeen, Wait};
+use told::{Retry, Waits};
+
+/// How long a pod's turn waits for the controller; then the pod asks again.
+const ATTACH_LOOK: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 5_000 });
+/// `podAttachAndMountTimeout`: then waiting is told.
+const LONG_WAIT: Duration = Duration::from_secs(123);
+const IN_USE: &str = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
+
+/// Clones are the same owner.
+#[derive(Debug, Clone)]
+pub(crate) struct CsiVolumes {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    api: Arc<dyn Api>,
+    drivers: Drivers,
+    mounts: Arc<dyn Mounts>,
+    places: Places,
+    node: String,
+    slots: Mutex<BTreeMap<String, Slot>>,
+    waits: Waits,
+    in_use: watch::Sender<InUse>,
+    seen: watch::Sender<NodeSeen>,
+    /// What could not be read at the start.
+    unread: Vec<String>,
+}
+
+/// A volume by its unique name.
+#[derive(Debug, Clone)]
+struct Slot {
+    driver: String,
+    handle: String,
+    /// Where the device is.
+    device: PathBuf,
+    /// None when an earlier kubelet has left it, and nobody has looked since.
+    attachable: Option<bool>,
+    /// Whoever has or wants it, by the name of the volume's folder.
+    pods: BTreeMap<PodUid, String>,
+    turn: Arc<AsyncMutex<Volume>>,
+    /// Its device is being taken back.
+    leaving: bool,
+}
+
+/// `kubernetes.io/csi/DRIVER^HANDLE`, as the Node's status names it.
+fn unique_name(driver: &str, handle: &str) -> String {
+    format!("{}/{driver}^{handle}", super::PLUGIN)
+}
+
+impl CsiVolumes {
+    /// With what an earlier kubelet has left. Blocks, for as long as it reads that.
+    pub(crate) fn open(
+        api: Arc<dyn Api>,
+        drivers: Drivers,
+        mounts: Arc<dyn Mounts>,
+        places: Places,
+        node: &str,
+    ) -> Self {
+        let found = places.find();
+        for why in &found.unread {
+            tracing::error!(why, "what an earlier kubelet left of a volume cannot be read: it stays");
+        }
+        let mut slots: BTreeMap<String, Slot> = BTreeMap::new();
+        let mut devices: BTreeMap<String, PathBuf> = BTreeMap::new();
+        for device in found.devices {
+            devices.insert(unique_name(&device.driver, &device.handle), device.path.clone());
+            let slot = Slot::new(&places, &device.driver, &device.handle, None);
+            slots.insert(unique_name(&device.driver, &device.handle), Slot { device: device.path, ..slot });
+        }
+        for FoundMount { pod, name, driver, handle, ephemeral } in found.mounts {
+            let key = unique_name(&driver, &handle);
+            let attachable = ephemeral.then_some(false);
+            let slot = slots.entry(key).or_insert_with(|| Slot::new(&places, &driver, &handle, attachable));
+            slot.pods.insert(pod, name);
+        }
+        for (key, slot) in &mut slots {
+            let pods = slot.pods.keys().cloned();
+            slot.turn = Arc::new(AsyncMutex::new(Volume::found(devices.contains_key(key), pods)));
+        }
+        let shared = Shared {
+            api,
+            drivers,
+            mounts,
+            places,
+            node: node.to_owned(),
+            slots: Mutex::new(slots),
+            waits: Waits::default(),
+            in_use: watch::channel(InUse::default()).0,
+            seen: watch::channel(NodeSeen::default()).0,
+            unread: found.unread,
+        };
+        let this = Self { shared: Arc::new(shared) };
+        this.tell();
+        this
+    }
+
+    /// Drivers that may be called.
+    pub(crate) fn drivers(&self) -> Drivers {
+        self.shared.drivers.clone()
+    }
+
+    /// What the Node's status is to say.
+    pub(crate) fn in_use(&self) -> watch::Receiver<InUse> {
+        self.shared.in_use.subscribe()
+    }
+
+    /// What it does say.
+    pub(crate) fn see_node(&self, node: &Node) {
+        let new = NodeSeen::of(node);
+        self.shared.seen.send_if_modified(|old| {
+            let is_other = *old != new;
+            *old = new;
+            is_other
+        });
+    }
+
+    /// What pods wait for, by volume.
+    pub(crate) fn waits(&self, pod: &PodUid) -> Vec<Wait> {
+        self.shared.waits.of(pod)
+    }
+
+    /// Takes back devices that an earlier kubelet has left and no pod has.
+    pub(crate) fn begin(&self) {
+        let keys: Vec<String> = self.slots().keys().cloned().collect();
+        for key in keys {
+            self.leave(&key);
+        }
+    }
+
+    fn slots(&self) -> MutexGuard<'_, BTreeMap<String, Slot>> {
+        self.shared.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn steps(&self) -> Steps<'_> {
+        let Shared { api, drivers, mounts, places, node, .. } = &*self.shared;
+        Steps { api: api.as_ref(), drivers, mounts: mounts.as_ref(), places, node }
+    }
+
+    /// Tells which volumes are in use.
+    fn tell(&self) {
+        let mut new = InUse { in_doubt: !self.shared.unread.is_empty(), ..InUse::default() };
+        for (key, slot) in &*self.slots() {
+            match slot.attachable {
+                Some(true) => drop(new.sure.insert(key.clone())),
+                Some(false) => {}
+                None => drop(new.perhaps.insert(key.clone())),
+            }
+        }
+        self.shared.in_use.send_if_modified(|old| {
+            let is_other = *old != new;
+            *old = new;
+            is_other
+        });
+    }
+
+    /// The volume's slot, made when there is none, with the pod in it.
+    fn enter(&self, wanted: &Wanted, pod: &PodUid, attachable: bool) -> (String, Arc<AsyncMutex<Volume>>) {
+        let (driver, handle) = (&wanted.source.driver, &wanted.source.handle);
+        let key = unique_name(driver, handle);
+        let turn = {
+            let mut slots = self.slots();
+            let slot = slots
+                .entry(key.clone())
+                .or_insert_with(|| Slot::new(&self.shared.places, driver, handle, None));
+            slot.attachable = Some(attachable);
+            slot.pods.insert(pod.clone(), wanted.name.clone());
+            slot.turn.clone()
+        };
+        self.tell();
+        (key, turn)
+    }
+
+    /// Has the volume mounted for the pod; where. `own` gives the files to the pod's group where the driver does not.
+    ///
+    /// # Errors
+    /// Which step failed or is waited for, in upstream's words.
+    pub(crate) async fn mount(
+        &self,
+        pod: &Pod,
+        wanted: &Wanted,
+        own: impl FnOnce(PathBuf) -> Result<(), String> + Send + 'static,
+    ) -> Result<PathBuf, MountError> {
+        let key = (pod.uid.clone(), wanted.name.clone());
+        if let Some(error) = self.shared.waits.too_early(&key) {
+            return Err(error);
+        }
+        let result = self.attempt(pod, wanted, own).await;
+        match result {
+            Ok(()) => {
+                self.shared.waits.over(&key);
+                Ok(self.shared.places.target(&pod.uid, &wanted.name))
+            }
+            Err(error) => Err(self.shared.waits.failed(&key, &wanted.source.driver, error)),
+        }
+    }
+
+    async fn attempt(
+        &self,
+        pod: &Pod,
+        wanted: &Wanted,
+        own: impl FnOnce(PathBuf) -> Result<(), String> + Send + 'static,
+    ) -> Result<(), StepError> {
+        wanted.check_names()?;
+        let object = self.steps().driver_object(&wanted.source.driver, steps::PUBLISH).await?;
+        // As upstream, where the driver has no object.
+        let attachable = !wanted.ephemeral && object.is_none_or(|object| object.attach_required);
+        let (key, mut volume) = loop {
+            let (key, turn) = self.enter(wanted, &pod.uid, attachable);
+            let volume = turn.lock_owned().await;
+            if !volume.gone {
+                break (key, volume);
+            }
+        };
+        volume.want(&pod.uid);
+        let mut facts = Facts { attached: !attachable, ephemeral: wanted.ephemeral, one_pod: wanted.one_pod };
+        let (mut context, mut own) = (BTreeMap::new(), Some(own));
+        loop {
+            match volume.next(&pod.uid, facts) {
+                Step::Done => return Ok(()),
+                Step::Refuse => return Err(StepError::before(steps::PUBLISH, IN_USE.to_owned())),
+                Step::Attach => {
+                    self.attached(&key, wanted).await?;
+                    context = self.steps().attachment(wanted).await?;
+                    facts.attached = true;
+                }
+                Step::Stage => self.stage(&mut volume, wanted, pod, &context).await?,
+                Step::Publish => self.publish(&mut volume, wanted, pod, &context, own.take()).await?,
+            }
+        }
+    }
+
+    /// Until the node's status says that the volume is in use and attached.
+    async fn attached(&self, key: &str, wanted: &Wanted) -> Result<(), StepError> {
+        let mut seen = self.shared.seen.subscribe();
+        let both = seen.wait_for(|seen| seen.in_use.contains(key) && seen.attached.contains(key));
+        if matches!(timeout(ATTACH_LOOK, both).await, Ok(Ok(_))) {
+            return Ok(());
+        }
+        let why = match self.shared.seen.borrow().in_use.contains(key) {
+            false => "Volume has not been added to the list of VolumesInUse in the node's volume status",
+            true => "Volume not attached according to node status",
+        };
+        Err(StepError::before(told::WAITS, format!("{why} for volume {:?}", wanted.name)))
+    }
+
+    async fn stage(
+        &self,
+        volume: &mut Volume,
+        wanted: &Wanted,
+        pod: &Pod,
+        context: &BTreeMap<String, String>,
+    ) -> Result<(), StepError> {
+        let ready = self.steps().prepare_stage(wanted, pod, context).await?;
+        // Before the call: what is cut off in it is to be taken back.
+        volume.begin_stage();
+        let staged = match ready {
+            Some(ready) => self.steps().stage(ready).await,
+            None => Ok(()),
+        };
+        volume.end_stage(outcome(&staged));
+        staged
+    }
+
+    async fn publish(
+        &self,
+        volume: &mut Volume,
+        wanted: &Wanted,
+        pod: &Pod,
+        context: &BTreeMap<String, String>,
+        own: Option<impl FnOnce(PathBuf) -> Result<(), String> + Send + 'static>,
+    ) -> Result<(), StepError> {
+        let found = volume.is_found(&pod.uid);
+        let (ready, Published { set_group }) = self.steps().prepare_publish(wanted, pod, context).await?;
+        volume.begin_publish(&pod.uid);
+        let published = self.steps().publish(ready, found).await;
+        if published.is_err() {
+            volume.end_publish(&pod.uid, outcome(&published));
+            return published;
+        }
+        // Mounted, and no pod's before its group has it.
+        if let Some(own) = own.filter(|_| set_group && pod.security.fs_group.is_some()) {
+            let path = self.shared.places.target(&pod.uid, &wanted.name);
+            let done = tokio::task::spawn_blocking(move || own(path)).await;
+            let done = done.unwrap_or_else(|error| Err(format!("the work on a volume died: {error}")));
+            done.map_err(|why| {
+                let why = format!("applyFSGroup failed for vol {}: {why}", wanted.source.handle);
+                StepError::before(steps::PUBLISH, why)
+            })?;
+        }
+        volume.end_publish(&pod.uid, Outcome::Done);
+        Ok(())
+    }
+
+    /// Takes back every volume that the pod has here, each in its own turn.
+    ///
+    /// # Errors
+    /// What stays, and why.
+    pub(crate) async fn unmount_all(&self, pod: &PodUid) -> Result<(), String> {
+        let of_pod: Vec<(String, String)> = {
+            let slots = self.slots();
+            let of =
+                |(key, slot): (&String, &Slot)| slot.pods.get(pod).map(|name| (key.clone(), name.clone()));
+            slots.iter().filter_map(of).collect()
+        };
+        let all = of_pod.iter().map(|(key, name)| self.unmount(key, name, pod));
+        let failures: Vec<String> = join_all(all).await.into_iter().filter_map(Result::err).collect();
+        if !failures.is_empty() {
+            return Err(failures.join("; "));
+        }
+        self.shared.waits.forget(pod);
+        Ok(())
+    }
+
+    async fn unmount(&self, key: &str, name: &str, pod: &PodUid) -> Result<(), String> {
+        let Some(Slot { driver, handle, turn, .. }) = self.slots().get(key).cloned() else { return Ok(()) };
+        let mut volume = turn.lock_owned().await;
+        volume.forget(pod);
+        if volume.begin_unpublish(pod) {
+            let target = self.shared.places.target(pod, name);
+            self.steps()
+                .unpublish(&driver, &handle, &target)
+                .await
+                .map_err(|why| format!("UnmountVolume.TearDown failed for volume {name:?} : {why}"))?;
+            volume.unpublished(pod);
+        }
+        if let Some(slot) = self.slots().get_mut(key) {
+            slot.pods.remove(pod);
+        }
+        self.remove_if_over(key, &mut volume);
+        drop(volume);
+        self.leave(key);
+        Ok(())
+    }
+
+    /// Nothing of it is here any more.
+    fn remove_if_over(&self, key: &str, volume: &mut Volume) {
+        {
+            let mut slots = self.slots();
+            // Somebody may wait for a turn to have it.
+            let is_wanted = slots.get(key).is_some_and(|slot| !slot.pods.is_empty());
+            if !volume.is_over() || is_wanted {
+                return;
+            }
+            volume.gone = true;
+            slots.remove(key);
+        }
+        self.tell();
+    }
+
+    /// Has the device taken back when no pod has it, until that has worked or a pod wants it. Beside everything else: a
+    /// pod's end does not wait for it, as upstream.
+    fn leave(&self, key: &str) {
+        let turn = {
+            let mut slots = self.slots();
+            let Some(slot) = slots.get_mut(key).filter(|slot| slot.pods.is_empty() && !slot.leaving) else {
+                return;
+            };
+            slot.leaving = true;
+            slot.turn.clone()
+        };
+        let (this, key) = (self.clone(), key.to_owned());
+        tokio::spawn(async move {
+            let mut retry = Retry::default();
+            while let Err(why) = this.unstage(&key, &turn).await {
+                tracing::warn!(volume = key, why, "UnmountDevice failed; it is tried again");
+                tokio::time::sleep(retry.next()).await;
+            }
+        });
+    }
+
+    async fn unstage(&self, key: &str, turn: &Arc<AsyncMutex<Volume>>) -> Result<(), String> {
+        let mut volume = turn.clone().lock_owned().await;
+        let slot = {
+            let mut slots = self.slots();
+            let Some(slot) = slots.get_mut(key) else { return Ok(()) };
+            if !slot.pods.is_empty() || !volume.begin_unstage() {
+                slot.leaving = false;
+                return Ok(());
+            }
+            slot.clone()
+        };
+        self.steps().unstage(&slot.driver, &slot.handle, &slot.device).await?;
+        volume.unstaged();
+        if let Some(slot) = self.slots().get_mut(key) {
+            slot.leaving = false;
+        }
+        self.remove_if_over(key, &mut volume);
+        Ok(())
+    }
+}
+
+impl Slot {
+    fn new(places: &Places, driver: &str, handle: &str, attachable: Option<bool>) -> Self {
+        Self {
+            driver: driver.to_owned(),
+            handle: handle.to_owned(),
+            device: places.device(driver, handle),
+            attachable,
+            pods: BTreeMap::new(),
+            turn: Arc::default(),
+            leaving: false,
+        }
+    }
+}
+
+/// What a step came to, for the state machine.
+fn outcome(result: &Result<(), StepError>) -> Outcome {
+    match result {
+        Ok(()) => Outcome::Done,
+        Err(error) => error.outcome.unwrap_or(Outcome::Unknown),
+    }
+}
+
+#[cfg(test)]
+mod tests;

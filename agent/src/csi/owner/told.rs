@@ -1,0 +1,177 @@
+//! What the owner of volumes is told and tells: which volumes are in use, what pods wait for and since when, and how long
+//! a driver that failed is left alone. Owns these values; never calls a driver. Called by [`super`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use gantry_model::pod::PodUid;
+use k8s_openapi::api::core::v1::Node;
+use tokio::time::Instant;
+
+use super::LONG_WAIT;
+use crate::csi::steps::StepError;
+
+/// The step of a pod that waits for others than a driver.
+pub(super) const WAITS: &str = "VerifyControllerAttachedVolume";
+
+/// What `volumesInUse` is to say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct InUse {
+    /// Volumes that are attached by a controller, and that pods want or have.
+    pub(crate) sure: BTreeSet<String>,
+    /// What an earlier kubelet has left: in use if that one has told so.
+    pub(crate) perhaps: BTreeSet<String>,
+    /// Something that it left could not be read: whatever was told stays.
+    pub(crate) in_doubt: bool,
+}
+
+/// What the Node's status says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct NodeSeen {
+    pub(super) in_use: BTreeSet<String>,
+    pub(super) attached: BTreeSet<String>,
+}
+
+impl NodeSeen {
+    pub(super) fn of(node: &Node) -> Self {
+        let Some(status) = &node.status else { return Self::default() };
+        Self {
+            in_use: status.volumes_in_use.iter().flatten().cloned().collect(),
+            attached: status.volumes_attached.iter().flatten().map(|volume| volume.name.clone()).collect(),
+        }
+    }
+}
+
+/// Why a pod has not got its volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MountError {
+    /// In upstream's words; with the volume.
+    pub(crate) message: String,
+    /// It was told before, or is no failure: no event.
+    pub(crate) quiet: bool,
+}
+
+/// What a pod waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Wait {
+    /// Of the pod, or the PersistentVolume.
+    pub(crate) volume: String,
+    pub(crate) driver: String,
+    /// By upstream's name.
+    pub(crate) step: &'static str,
+    /// What came of it last.
+    pub(crate) why: String,
+    /// How long it has been so.
+    pub(crate) since: Duration,
+}
+
+/// Waits of upstream between tries of what failed: half a second, doubled to two minutes and two seconds.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Retry {
+    last: Duration,
+}
+
+const FIRST: Duration = Duration::from_millis(500);
+const LONGEST: Duration = Duration::from_secs(122);
+
+impl Retry {
+    /// The next one.
+    pub(super) fn next(&mut self) -> Duration {
+        self.last = (self.last * 2).clamp(FIRST, LONGEST);
+        self.last
+    }
+}
+
+/// A pod's volume that is not there yet.
+#[derive(Debug, Clone)]
+struct Waiting {
+    driver: String,
+    step: &'static str,
+    why: String,
+    since: Instant,
+    /// Since it was last told that it takes long.
+    untold: Instant,
+    /// No driver is asked before.
+    until: Instant,
+    retry: Retry,
+    message: String,
+}
+
+/// By pod and volume.
+type Key = (PodUid, String);
+
+/// Of all pods.
+#[derive(Debug, Default)]
+pub(super) struct Waits(Mutex<BTreeMap<Key, Waiting>>);
+
+impl Waits {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<Key, Waiting>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Of that pod.
+    pub(super) fn of(&self, pod: &PodUid) -> Vec<Wait> {
+        let all = self.all();
+        let of_pod = all.iter().filter(|((of, _), _)| of == pod);
+        of_pod
+            .map(|((_, volume), waiting)| Wait {
+                volume: volume.clone(),
+                driver: waiting.driver.clone(),
+                step: waiting.step,
+                why: waiting.why.clone(),
+                since: waiting.since.elapsed(),
+            })
+            .collect()
+    }
+
+    /// It has come, or is not wanted any more.
+    pub(super) fn over(&self, key: &Key) {
+        self.all().remove(key);
+    }
+
+    /// Nothing of that pod is waited for any more.
+    pub(super) fn forget(&self, pod: &PodUid) {
+        self.all().retain(|(of, _), _| of != pod);
+    }
+
+    /// The last failure, while it is too early for another try.
+    pub(super) fn too_early(&self, key: &Key) -> Option<MountError> {
+        let all = self.all();
+        let waiting = all.get(key).filter(|waiting| Instant::now() < waiting.until)?;
+        Some(MountError { message: waiting.message.clone(), quiet: true })
+    }
+
+    /// Remembers a failure; how it is told.
+    pub(super) fn failed(&self, key: &Key, driver: &str, error: StepError) -> MountError {
+        let (now, volume) = (Instant::now(), &key.1);
+        let mut all = self.all();
+        let waiting = all.entry(key.clone()).or_insert_with(|| Waiting {
+            driver: driver.to_owned(),
+            step: error.step,
+            why: String::new(),
+            since: now,
+            untold: now,
+            until: now,
+            retry: Retry::default(),
+            message: String::new(),
+        });
+        (waiting.step, waiting.why) = (error.step, error.why.clone());
+        if error.step != WAITS {
+            waiting.until = now + waiting.retry.next();
+            waiting.message = format!("{} failed for volume {volume:?} : {}", error.step, error.why);
+            return MountError { message: waiting.message.clone(), quiet: false };
+        }
+        waiting.message.clone_from(&error.why);
+        let long = waiting.untold.elapsed() >= LONG_WAIT;
+        if long {
+            waiting.untold = now;
+            let list = format!("unmounted volumes=[{volume}], unattached volumes=[{volume}]");
+            let message = format!(
+                "Unable to attach or mount volumes: {list}, failed to process volumes=[]: timed out waiting for the condition"
+            );
+            return MountError { message, quiet: false };
+        }
+        MountError { message: error.why, quiet: true }
+    }
+}

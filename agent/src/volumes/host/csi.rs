@@ -1,0 +1,139 @@
+//! A pod's volumes of CSI: mounted and taken back by their owner, who has the drivers. Owns the join of both, and what of
+//! the pod must be gone before a driver is asked. Called by [`super`].
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use gantry_model::pod::volume::{CsiVolume, Volume};
+use gantry_model::pod::{Pod, PodUid};
+
+use super::super::claim::VolumeBacking;
+use super::super::removal::Mounts;
+use super::super::{Error, VolumeWait, ownership, removal};
+use super::{HostVolumes, blocking, mounts};
+use crate::api::CsiSource;
+use crate::csi::files::{FOLDER, Places};
+use crate::csi::owner::{CsiVolumes, Wait};
+use crate::csi::steps::{Wanted, ephemeral_handle};
+
+/// Of bind mounts of parts of volumes.
+const SUB_PATHS: &str = "volume-subpaths";
+
+impl HostVolumes {
+    /// The same, with volumes of CSI by that owner.
+    pub(crate) fn with_csi(self, csi: CsiVolumes) -> Self {
+        Self { csi: Some(csi), ..self }
+    }
+
+    /// Where volumes of CSI are, as the mount table names it.
+    pub(crate) fn csi_places(&self) -> Places {
+        Places::new(&self.pods, &self.plugins)
+    }
+
+    pub(super) async fn mount_csi(
+        &self,
+        pod: &Pod,
+        volume: &Volume,
+        wanted: Box<Wanted>,
+        begun: Instant,
+    ) -> Result<(), Error> {
+        let Some(csi) = &self.csi else {
+            let why =
+                format!("volume {:?} is of a CSI driver, which pods have in a cluster only", volume.name);
+            return Err(Error::new(why));
+        };
+        let group = pod.security.fs_group.and_then(|group| u32::try_from(group).ok());
+        let policy = pod.security.fs_group_on_root_mismatch;
+        let own = move |path: PathBuf| {
+            ownership::set_tree(&path, group, policy).map_err(|error| format!("{}: {error}", path.display()))
+        };
+        let mounted = csi.mount(pod, &wanted, own).await;
+        self.tally.record_mount(pod, volume, begun, mounted.is_ok());
+        mounted.map(drop).map_err(|error| Error { message: error.message, quiet: error.quiet })
+    }
+
+    pub(super) fn csi_waits(&self, uid: &PodUid) -> Vec<VolumeWait> {
+        let told =
+            |Wait { volume, driver, step, why, since }| VolumeWait { volume, driver, step, why, since };
+        self.csi.iter().flat_map(|csi| csi.waits(uid)).map(told).collect()
+    }
+
+    /// Everything of the pod: what drivers have mounted is given back to them first, and parts of it before that.
+    pub(super) async fn take_all(&self, uid: &PodUid) -> Result<(), String> {
+        let folder = self.pod(uid);
+        if let Some(csi) = &self.csi {
+            let parts = folder.join(SUB_PATHS);
+            blocking(move || detach_all(&parts, &mounts::Table)).await?;
+            csi.unmount_all(uid).await?;
+        }
+        blocking(move || {
+            of_nobody(&folder, &mounts::Table)?;
+            removal::take_down(&folder, &mounts::Table)
+        })
+        .await
+    }
+}
+
+/// A volume that is the pod's own.
+pub(super) fn own(pod: &Pod, name: &str, of: &CsiVolume) -> VolumeBacking {
+    let secret = of.secret.as_ref().map(|secret| (pod.namespace.clone(), secret.clone()));
+    let source = CsiSource {
+        driver: of.driver.clone(),
+        handle: ephemeral_handle(pod, name),
+        fs_type: of.fs_type.clone(),
+        attributes: of.attributes.clone(),
+        publish_secret: secret,
+        ..CsiSource::default()
+    };
+    let (name, read_only) = (name.to_owned(), of.read_only);
+    VolumeBacking::Csi(Box::new(Wanted { name, source, read_only, one_pod: false, ephemeral: true }))
+}
+
+fn detach_all(folder: &Path, mounts: &dyn Mounts) -> Result<(), String> {
+    let below = mounts.below(folder).map_err(|error| format!("read the mount table: {error}"))?;
+    below.iter().try_for_each(|point| {
+        mounts.detach(point).map_err(|error| format!("unmount {}: {error}", point.display()))
+    })
+}
+
+/// What is mounted there yet is of a driver that nobody knows: it alone may take it back.
+fn of_nobody(pod: &Path, mounts: &dyn Mounts) -> Result<(), String> {
+    let folder = pod.join("volumes").join(FOLDER);
+    let below = mounts.below(&folder).map_err(|error| format!("read the mount table: {error}"))?;
+    match below.first() {
+        None => Ok(()),
+        Some(point) => Err(format!(
+            "{} is mounted and no vol_data.json says which CSI driver's it is: unmount it",
+            point.display()
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    struct Mounted(Vec<PathBuf>);
+
+    impl Mounts for Mounted {
+        fn below(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
+            Ok(self.0.iter().filter(|point| point.starts_with(folder)).cloned().collect())
+        }
+
+        fn detach(&self, _: &Path) -> io::Result<()> {
+            Err(io::ErrorKind::ResourceBusy.into())
+        }
+    }
+
+    #[test]
+    fn what_a_driver_may_have_mounted_is_not_unmounted_for_it() {
+        let pod = Path::new("/k/pods/u");
+        let check = |point: &str| of_nobody(pod, &Mounted(vec![pod.join(point)]));
+        assert_eq!(check("volumes/kubernetes.io~empty-dir/e"), Ok(()));
+        assert!(check("volumes/kubernetes.io~csi/pv/mount").unwrap_err().contains("unmount it"));
+        let busy = detach_all(&pod.join(SUB_PATHS), &Mounted(vec![pod.join("volume-subpaths/pv/web/0")]));
+        assert!(busy.unwrap_err().starts_with("unmount /k/pods/u/volume-subpaths/pv/web/0: "));
+    }
+}
