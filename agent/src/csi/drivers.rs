@@ -21,7 +21,7 @@ type Version = Vec<u64>;
 /// Clones share the list.
 #[derive(Debug, Clone)]
 pub(crate) struct Drivers {
-    list: Arc<Mutex<BTreeMap<String, Entry>>>,
+    list: Arc<Mutex<BTreeMap<String, RegisteredDriver>>>,
     /// With each call.
     patience: Duration,
 }
@@ -33,13 +33,13 @@ impl Default for Drivers {
 }
 
 #[derive(Debug, Clone)]
-struct Entry {
+struct RegisteredDriver {
     socket: PathBuf,
     version: Version,
 }
 
 impl Drivers {
-    fn list(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
+    fn list(&self) -> MutexGuard<'_, BTreeMap<String, RegisteredDriver>> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -97,7 +97,7 @@ impl Drivers {
         }
         let facts = driver.node_facts().await.map_err(|error| error.why().to_owned())?;
         // Before the cluster sends pods: their volumes are to find it.
-        self.list().insert(name.to_owned(), Entry { socket: socket.to_owned(), version });
+        self.list().insert(name.to_owned(), RegisteredDriver { socket: socket.to_owned(), version });
         let installed = cluster.install(name, &facts).await;
         if installed.is_err() {
             self.deregister(name, socket, cluster).await;
@@ -139,7 +139,7 @@ impl Drivers {
     /// As if it had registered.
     #[cfg(test)]
     pub(crate) fn put(&self, name: &str, socket: &Path) {
-        let entry = Entry { socket: socket.to_owned(), version: vec![1, 0, 0] };
+        let entry = RegisteredDriver { socket: socket.to_owned(), version: vec![1, 0, 0] };
         self.list().insert(name.to_owned(), entry);
     }
 

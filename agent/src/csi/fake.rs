@@ -39,12 +39,12 @@ pub(crate) enum Trouble {
 /// Clones are the same driver.
 #[derive(Debug, Clone)]
 pub(crate) struct FakeDriver {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<DriverState>>,
     calls: Arc<watch::Sender<Vec<String>>>,
 }
 
 #[derive(Debug)]
-struct State {
+struct DriverState {
     name: String,
     node_id: String,
     max: i64,
@@ -63,7 +63,7 @@ struct State {
 impl FakeDriver {
     /// One that stages, and is well.
     pub(crate) fn new(name: &str) -> Self {
-        let state = State {
+        let state = DriverState {
             name: name.to_owned(),
             node_id: "i-1".to_owned(),
             max: 0,
@@ -79,7 +79,7 @@ impl FakeDriver {
         Self { state: Arc::new(Mutex::new(state)), calls: Arc::new(watch::channel(Vec::new()).0) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DriverState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -150,7 +150,7 @@ impl FakeDriver {
     async fn call<T: Default>(
         &self,
         (name, volume, pod): (&str, &str, &str),
-        act: impl FnOnce(&mut State) -> io::Result<()>,
+        act: impl FnOnce(&mut DriverState) -> io::Result<()>,
     ) -> Result<Response<T>, Status> {
         let told = [name, volume, pod].join(" ").trim_end().to_owned();
         let failed = |code| Err(Status::new(code, format!("{name} failed")));
@@ -250,7 +250,7 @@ impl Node for FakeDriver {
     ) -> Result<Response<wire::NodeStageVolumeResponse>, Status> {
         let request = request.into_inner();
         let volume = request.volume_id.clone();
-        let act = |state: &mut State| {
+        let act = |state: &mut DriverState| {
             state.mounted.insert(PathBuf::from(&request.staging_target_path));
             state.staged = request;
             Ok(())
@@ -263,7 +263,7 @@ impl Node for FakeDriver {
         request: Request<wire::NodeUnstageVolumeRequest>,
     ) -> Result<Response<wire::NodeUnstageVolumeResponse>, Status> {
         let request = request.into_inner();
-        let act = |state: &mut State| {
+        let act = |state: &mut DriverState| {
             state.mounted.remove(Path::new(&request.staging_target_path));
             Ok(())
         };
@@ -276,7 +276,7 @@ impl Node for FakeDriver {
     ) -> Result<Response<wire::NodePublishVolumeResponse>, Status> {
         let request = request.into_inner();
         let (volume, target) = (request.volume_id.clone(), request.target_path.clone());
-        let act = |state: &mut State| {
+        let act = |state: &mut DriverState| {
             // As the specification has it, the folder is the driver's to make, and its parent the kubelet's.
             if !state.mounted.contains(Path::new(&target)) {
                 fs::create_dir(&target)?;
@@ -294,7 +294,7 @@ impl Node for FakeDriver {
     ) -> Result<Response<wire::NodeUnpublishVolumeResponse>, Status> {
         let request = request.into_inner();
         let target = PathBuf::from(&request.target_path);
-        let act = |state: &mut State| {
+        let act = |state: &mut DriverState| {
             if state.mounted.remove(&target) {
                 fs::remove_dir(&target)?;
             }

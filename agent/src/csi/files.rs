@@ -285,9 +285,9 @@ mod tests {
     use super::*;
 
     #[derive(Debug)]
-    struct Mounted(Vec<PathBuf>);
+    struct MountedAt(Vec<PathBuf>);
 
-    impl Mounts for Mounted {
+    impl Mounts for MountedAt {
         fn is_mounted(&self, path: &Path) -> io::Result<bool> {
             Ok(self.0.iter().any(|point| point == path))
         }
@@ -336,14 +336,14 @@ mod tests {
         let (folder, mount) = (root.path().join("v"), root.path().join("v/mount"));
         save(&folder, &[("driverName", "d")]).unwrap();
         fs::create_dir(&mount).unwrap();
-        assert!(remove(&mount, &Mounted(vec![mount.clone()])).unwrap_err().ends_with("is still mounted"));
+        assert!(remove(&mount, &MountedAt(vec![mount.clone()])).unwrap_err().ends_with("is still mounted"));
         fs::create_dir(mount.join("left")).unwrap();
-        assert!(remove(&mount, &Mounted(vec![])).is_err());
+        assert!(remove(&mount, &MountedAt(vec![])).is_err());
         assert!(folder.join(DATA).exists());
         fs::remove_dir(mount.join("left")).unwrap();
-        remove(&mount, &Mounted(vec![])).unwrap();
+        remove(&mount, &MountedAt(vec![])).unwrap();
         assert!(!folder.exists());
-        remove(&mount, &Mounted(vec![])).unwrap();
+        remove(&mount, &MountedAt(vec![])).unwrap();
     }
 
     #[test]

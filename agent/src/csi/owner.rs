@@ -27,7 +27,7 @@ use tokio::time::timeout;
 
 use super::drivers::Drivers;
 use super::files::{FoundMount, Mounts, Places};
-use super::steps::{self, Published, StepError, Steps, Wanted};
+use super::steps::{self, Published, StepError, Steps, WantedVolume};
 use super::volume::{Facts, Outcome, Step, Volume};
 use crate::api::Api;
 pub(crate) use told::{InUse, MountError, NodeSeen, Wait};
@@ -42,11 +42,11 @@ const IN_USE: &str = "volume uses the ReadWriteOncePod access mode and is alread
 /// Clones are the same owner.
 #[derive(Debug, Clone)]
 pub(crate) struct CsiVolumes {
-    shared: Arc<Shared>,
+    shared: Arc<OwnerParts>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct OwnerParts {
     api: Arc<dyn Api>,
     drivers: Drivers,
     mounts: Arc<dyn Mounts>,
@@ -111,7 +111,7 @@ impl CsiVolumes {
             let pods = slot.pods.keys().cloned();
             slot.turn = Arc::new(AsyncMutex::new(Volume::found(devices.contains_key(key), pods)));
         }
-        let shared = Shared {
+        let shared = OwnerParts {
             api,
             drivers,
             mounts,
@@ -166,7 +166,7 @@ impl CsiVolumes {
     }
 
     fn steps(&self) -> Steps<'_> {
-        let Shared { api, drivers, mounts, places, node, .. } = &*self.shared;
+        let OwnerParts { api, drivers, mounts, places, node, .. } = &*self.shared;
         Steps { api: api.as_ref(), drivers, mounts: mounts.as_ref(), places, node }
     }
 
@@ -188,7 +188,12 @@ impl CsiVolumes {
     }
 
     /// The volume's slot, made when there is none, with the pod in it.
-    fn enter(&self, wanted: &Wanted, pod: &PodUid, attachable: bool) -> (String, Arc<AsyncMutex<Volume>>) {
+    fn enter(
+        &self,
+        wanted: &WantedVolume,
+        pod: &PodUid,
+        attachable: bool,
+    ) -> (String, Arc<AsyncMutex<Volume>>) {
         let (driver, handle) = (&wanted.source.driver, &wanted.source.handle);
         let key = unique_name(driver, handle);
         let turn = {
@@ -211,7 +216,7 @@ impl CsiVolumes {
     pub(crate) async fn mount(
         &self,
         pod: &Pod,
-        wanted: &Wanted,
+        wanted: &WantedVolume,
         own: impl FnOnce(PathBuf) -> Result<(), String> + Send + 'static,
     ) -> Result<PathBuf, MountError> {
         let key = (pod.uid.clone(), wanted.name.clone());
@@ -231,7 +236,7 @@ impl CsiVolumes {
     async fn attempt(
         &self,
         pod: &Pod,
-        wanted: &Wanted,
+        wanted: &WantedVolume,
         own: impl FnOnce(PathBuf) -> Result<(), String> + Send + 'static,
     ) -> Result<(), StepError> {
         wanted.check_names()?;
@@ -264,7 +269,7 @@ impl CsiVolumes {
     }
 
     /// Until the node's status says that the volume is in use and attached.
-    async fn attached(&self, key: &str, wanted: &Wanted) -> Result<(), StepError> {
+    async fn attached(&self, key: &str, wanted: &WantedVolume) -> Result<(), StepError> {
         let mut seen = self.shared.seen.subscribe();
         let both = seen.wait_for(|seen| seen.in_use.contains(key) && seen.attached.contains(key));
         if matches!(timeout(ATTACH_LOOK, both).await, Ok(Ok(_))) {
@@ -280,7 +285,7 @@ impl CsiVolumes {
     async fn stage(
         &self,
         volume: &mut Volume,
-        wanted: &Wanted,
+        wanted: &WantedVolume,
         pod: &Pod,
         context: &BTreeMap<String, String>,
     ) -> Result<(), StepError> {
@@ -298,7 +303,7 @@ impl CsiVolumes {
     async fn publish(
         &self,
         volume: &mut Volume,
-        wanted: &Wanted,
+        wanted: &WantedVolume,
         pod: &Pod,
         context: &BTreeMap<String, String>,
         own: Option<impl FnOnce(PathBuf) -> Result<(), String> + Send + 'static>,

@@ -18,7 +18,7 @@ pub(super) const PUBLISH: &str = "MountVolume.SetUp";
 
 /// A volume that a pod wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedVolume {
     /// Of the PersistentVolume; of an ephemeral one the pod's own name for it.
     pub(crate) name: String,
     /// What it is made of.
@@ -31,7 +31,7 @@ pub(crate) struct Wanted {
     pub(crate) ephemeral: bool,
 }
 
-impl Wanted {
+impl WantedVolume {
     /// Names become folders, and come from a manifest or from the API server.
     ///
     /// # Errors
@@ -111,7 +111,7 @@ pub(super) struct Steps<'a> {
 
 impl Steps<'_> {
     /// What the attacher has left for the driver.
-    pub(super) async fn attachment(&self, wanted: &Wanted) -> Result<Map, StepError> {
+    pub(super) async fn attachment(&self, wanted: &WantedVolume) -> Result<Map, StepError> {
         let handle = &wanted.source.handle;
         let name = attachment_name(handle, &wanted.source.driver, self.node);
         let failed = |why: String| StepError::before(ATTACH, why);
@@ -154,7 +154,7 @@ impl Steps<'_> {
     /// None of a driver that does not stage: then there is nothing to be done.
     pub(super) async fn prepare_stage(
         &self,
-        wanted: &Wanted,
+        wanted: &WantedVolume,
         pod: &Pod,
         context: &Map,
     ) -> Result<Option<Ready<StageCall>>, StepError> {
@@ -221,7 +221,7 @@ impl Steps<'_> {
     /// Looks up and writes down.
     pub(super) async fn prepare_publish(
         &self,
-        wanted: &Wanted,
+        wanted: &WantedVolume,
         pod: &Pod,
         context: &Map,
     ) -> Result<(Ready<PublishCall>, Published), StepError> {
@@ -265,7 +265,7 @@ impl Steps<'_> {
         Ok((Ready { driver, can, call }, Published { set_group }))
     }
 
-    async fn write_down(&self, wanted: &Wanted, target: &Path) -> Result<(), String> {
+    async fn write_down(&self, wanted: &WantedVolume, target: &Path) -> Result<(), String> {
         let (name, source, node) = (wanted.name.clone(), wanted.source.clone(), self.node.to_owned());
         let mode = if wanted.ephemeral { "Ephemeral" } else { "Persistent" };
         let folder = target.parent().unwrap_or(target).to_owned();
@@ -356,7 +356,7 @@ fn pod_info(pod: &Pod, ephemeral: bool) -> [(String, String); 5] {
 }
 
 /// Whether the driver has volumes of that kind.
-fn check_mode(wanted: &Wanted, object: Option<&CsiDriver>) -> Result<(), String> {
+fn check_mode(wanted: &WantedVolume, object: Option<&CsiDriver>) -> Result<(), String> {
     let (mode, driver) = (if wanted.ephemeral { "Ephemeral" } else { "Persistent" }, &wanted.source.driver);
     match object {
         None if !wanted.ephemeral => Ok(()),
@@ -371,7 +371,7 @@ fn check_mode(wanted: &Wanted, object: Option<&CsiDriver>) -> Result<(), String>
 }
 
 /// By the driver's fsGroupPolicy, as upstream.
-fn kubelet_sets_group(wanted: &Wanted, object: Option<&CsiDriver>) -> bool {
+fn kubelet_sets_group(wanted: &WantedVolume, object: Option<&CsiDriver>) -> bool {
     let once = |mode: &String| mode == "ReadWriteOnce" || mode == "ReadWriteOncePod";
     match object.map_or("ReadWriteOnceWithFSType", |object| object.fs_group_policy.as_str()) {
         _ if wanted.read_only => false,

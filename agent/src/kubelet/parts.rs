@@ -51,7 +51,7 @@ use crate::runtime::cri::CriRuntime;
 use crate::shutdown::bus::SystemBus;
 use crate::shutdown::run::{self as shutdown, ShutdownManager};
 use crate::status::mirror::{self, Mirrors};
-use crate::status::{self, convert, start_sli};
+use crate::status::{self, Reported, convert, start_sli};
 use crate::{dns, node, oom_watcher, plugins, pod_manager, podresources, static_pods};
 use gantry_model::drain::DrainWatcher;
 use gantry_server::client_ca::ClientCa;
@@ -148,15 +148,7 @@ impl Parts<'_> {
         // Their tasks end with the process.
         drop(events::run(self.clients.as_ref().map(|c| c.events.clone()), &self.name, queue, pods.clone()));
         let shown = seen.clone().unwrap_or(nothing);
-        let (told, _) = status::publish(status::StatusSources {
-            client: self.clients.as_ref().map(|clients| clients.statuses.clone()),
-            pace: self.clients.as_ref().map(|clients| clients.pace.clone()).unwrap_or_default(),
-            seen: shown.clone(),
-            pods: pods.clone(),
-            statics: statics.clone(),
-            form: convert::status,
-            metrics: self.deps.metrics.clone(),
-        });
+        let told = self.tell_statuses(shown.clone(), pods.clone(), statics.clone());
         if let Some(client) = client.clone() {
             let (node, seen, pods) = (node.clone(), shown.clone(), pods.clone());
             self.follow_api(Mirrors { client, node, seen, pods, statics });
@@ -212,6 +204,25 @@ impl Parts<'_> {
         }
         plugins::follow(&root, handlers, self.deps.metrics.clone())
             .map_err(|source| Error::Plugins { root, source })
+    }
+
+    /// Has the API server told of every pod; what comes back is what was told.
+    fn tell_statuses(
+        &self,
+        seen: watch::Receiver<ApiPods>,
+        pods: watch::Receiver<Arc<[PodHandle]>>,
+        statics: watch::Receiver<status::Statics>,
+    ) -> watch::Receiver<Reported> {
+        let (told, _) = status::publish(status::StatusSources {
+            client: self.clients.as_ref().map(|clients| clients.statuses.clone()),
+            pace: self.clients.as_ref().map(|clients| clients.pace.clone()).unwrap_or_default(),
+            seen,
+            pods,
+            statics,
+            form: convert::status,
+            metrics: self.deps.metrics.clone(),
+        });
+        told
     }
 
     /// Tells monitoring agents which pod has what.

@@ -223,11 +223,7 @@ fn begin(server: &FakeApiServer, settings: Settings, info: MachineInfo, health: 
         about: Arc::new(about.clone()),
         pulse: health::follow(Arc::new(about.clone())),
         machine: info,
-        addresses: Arc::new(FakeAddresses {
-            own: vec!["10.0.0.5".parse().unwrap()],
-            named: vec![],
-            route: Some("10.0.0.5".parse().unwrap()),
-        }),
+        addresses: addresses(),
         volumes: volumes.clone(),
         volumes_in_use,
         recorder,
@@ -240,8 +236,9 @@ fn begin(server: &FakeApiServer, settings: Settings, info: MachineInfo, health: 
         metrics: metrics.clone(),
     };
     let node = start(settings, world);
+    let server = server.clone();
     Fixture {
-        server: server.clone(),
+        server,
         about,
         troubles,
         pressures,
@@ -253,6 +250,11 @@ fn begin(server: &FakeApiServer, settings: Settings, info: MachineInfo, health: 
         in_use,
         _pods: pods,
     }
+}
+
+fn addresses() -> Arc<FakeAddresses> {
+    let own = "10.0.0.5".parse().unwrap();
+    Arc::new(FakeAddresses { own: vec![own], named: vec![], route: Some(own) })
 }
 
 fn condition(node: &Value, kind: &str) -> Value {

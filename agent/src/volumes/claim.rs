@@ -9,7 +9,7 @@ use gantry_model::pod::placement::Term;
 use gantry_model::pod::volume::{ClaimRef, HostPathType, Volume, VolumeSource};
 
 use crate::api::{Api, Claim, PersistentSource};
-use crate::csi::steps::Wanted;
+use crate::csi::steps::WantedVolume;
 
 /// Where the files of a claim are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(super) enum VolumeBacking {
         volume: String,
     },
     /// A driver mounts it below the pod's volumes.
-    Csi(Box<Wanted>),
+    Csi(Box<WantedVolume>),
 }
 
 /// A claim's volume.
@@ -129,7 +129,7 @@ fn backing_of(name: &str, source: &PersistentSource, one_pod: bool) -> Result<Vo
         PersistentSource::Local { path } => {
             Ok(VolumeBacking::Local { path: PathBuf::from(path), volume: name.to_owned() })
         }
-        PersistentSource::Csi(source) => Ok(VolumeBacking::Csi(Box::new(Wanted {
+        PersistentSource::Csi(source) => Ok(VolumeBacking::Csi(Box::new(WantedVolume {
             name: name.to_owned(),
             source: (**source).clone(),
             read_only: false,

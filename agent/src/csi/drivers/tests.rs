@@ -123,7 +123,7 @@ fn versions_and_names_are_judged_as_upstream_does() {
         assert!(told.starts_with("validation failed for CSI Driver a.example at endpoint /s: "), "{told}");
         assert!(told.ends_with(why), "{told}");
     }
-    let known = Entry { socket: PathBuf::from("/s"), version: vec![1, 1, 0] };
+    let known = RegisteredDriver { socket: PathBuf::from("/s"), version: vec![1, 1, 0] };
     drivers.list().insert("a.example".to_owned(), known);
     let why = judge(&["1.0.0"]).unwrap_err();
     assert!(why.ends_with("already registered with a higher supported version: \"1.1.0\""), "{why}");
@@ -141,7 +141,7 @@ async fn a_driver_that_does_not_come_back_is_withdrawn_after_a_while() {
     bed.server.put(CSI_NODE, json!({ "metadata": metadata, "spec": { "drivers": entries } }));
     let ids = json!({ IDS: r#"{"gone":"i","here":"i"}"# });
     let node = bed.server.put(NODE, json!({ "metadata": { "uid": "node-uid", "annotations": ids } }));
-    let here = Entry { socket: PathBuf::from("/s"), version: vec![1, 0] };
+    let here = RegisteredDriver { socket: PathBuf::from("/s"), version: vec![1, 0] };
     bed.drivers.list().insert("here".to_owned(), here);
     let (_sender, seen) = watch::channel(Some(Arc::new(serde_json::from_value(node).unwrap())));
     let begun = tokio::spawn(bed.cluster.clone().begin(bed.drivers.clone(), seen));

@@ -61,12 +61,12 @@ impl Bed {
         self.volumes = open(&self.root, &self.api, &self.drivers, &self.driver);
     }
 
-    async fn mount(&self, pod: &Pod, wanted: &Wanted) -> Result<(), String> {
+    async fn mount(&self, pod: &Pod, wanted: &WantedVolume) -> Result<(), String> {
         let mounted = self.volumes.mount(pod, wanted, |_| Ok(())).await;
         mounted.map(drop).map_err(|error| error.message)
     }
 
-    async fn patiently(&self, pod: &Pod, wanted: &Wanted) {
+    async fn patiently(&self, pod: &Pod, wanted: &WantedVolume) {
         for _ in 0..200 {
             if self.mount(pod, wanted).await.is_ok() {
                 return;
@@ -99,7 +99,7 @@ fn pod(uid: &str) -> Pod {
     Pod { uid: PodUid::parse(uid).unwrap(), ..crate::pod::tests::pod() }
 }
 
-fn wanted() -> Wanted {
+fn wanted() -> WantedVolume {
     let source = CsiSource {
         driver: DRIVER.to_owned(),
         handle: "h1".to_owned(),
@@ -110,7 +110,7 @@ fn wanted() -> Wanted {
         stage_secret: None,
         publish_secret: None,
     };
-    Wanted { name: "pv".to_owned(), source, read_only: false, one_pod: false, ephemeral: false }
+    WantedVolume { name: "pv".to_owned(), source, read_only: false, one_pod: false, ephemeral: false }
 }
 
 fn node(in_use: &[&str], attached: &[&str]) -> Node {
@@ -244,7 +244,7 @@ async fn an_inline_volume_is_the_pods_alone_and_never_staged() {
     let handle = steps::ephemeral_handle(&pod, "scratch");
     assert_eq!(handle, format!("csi-{}", crate::csi::files::sha256("ascratch")), "upstream's");
     let source = CsiSource { access_modes: vec![], handle: handle.clone(), ..wanted().source };
-    let wanted = Wanted { name: "scratch".to_owned(), source, ephemeral: true, ..wanted() };
+    let wanted = WantedVolume { name: "scratch".to_owned(), source, ephemeral: true, ..wanted() };
     let error = bed.mount(&pod, &wanted).await.unwrap_err();
     let words = "failed to check volume lifecycle mode: volume mode \"Ephemeral\" not supported by driver d.example (only supports [\"Persistent\"])";
     assert!(error.ends_with(words), "{error}");
@@ -335,7 +335,7 @@ async fn calls_of_one_volume_are_made_one_after_the_other() {
 #[tokio::test]
 async fn a_volume_of_one_pod_is_refused_to_another_in_upstreams_words() {
     let bed = Bed::new();
-    let wanted = Wanted { one_pod: true, ..wanted() };
+    let wanted = WantedVolume { one_pod: true, ..wanted() };
     bed.mount(&pod("a"), &wanted).await.unwrap();
     let error = bed.mount(&pod("b"), &wanted).await.unwrap_err();
     assert_eq!(error, format!("MountVolume.SetUp failed for volume \"pv\" : {IN_USE}"));

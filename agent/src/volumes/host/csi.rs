@@ -14,7 +14,7 @@ use super::{HostVolumes, blocking, mounts};
 use crate::api::CsiSource;
 use crate::csi::files::{FOLDER, Places};
 use crate::csi::owner::{CsiVolumes, Wait};
-use crate::csi::steps::{Wanted, ephemeral_handle};
+use crate::csi::steps::{WantedVolume, ephemeral_handle};
 
 /// Of bind mounts of parts of volumes.
 const SUB_PATHS: &str = "volume-subpaths";
@@ -34,7 +34,7 @@ impl HostVolumes {
         &self,
         pod: &Pod,
         volume: &Volume,
-        wanted: Box<Wanted>,
+        wanted: Box<WantedVolume>,
         begun: Instant,
     ) -> Result<(), Error> {
         let Some(csi) = &self.csi else {
@@ -86,7 +86,7 @@ pub(super) fn own(pod: &Pod, name: &str, of: &CsiVolume) -> VolumeBacking {
         ..CsiSource::default()
     };
     let (name, read_only) = (name.to_owned(), of.read_only);
-    VolumeBacking::Csi(Box::new(Wanted { name, source, read_only, one_pod: false, ephemeral: true }))
+    VolumeBacking::Csi(Box::new(WantedVolume { name, source, read_only, one_pod: false, ephemeral: true }))
 }
 
 fn detach_all(folder: &Path, mounts: &dyn Mounts) -> Result<(), String> {
