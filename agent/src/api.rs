@@ -130,8 +130,28 @@ pub struct CsiDriver {
     pub fs_group_policy: String,
     /// `Persistent`, `Ephemeral`.
     pub modes: Vec<String>,
-    /// It wants tokens of the pods' service accounts.
-    pub wants_tokens: bool,
+    /// Tokens of the pod's service account that it wants: for whom, and for how many seconds.
+    pub tokens: Vec<(String, i64)>,
+    /// It gets these among the secrets, and not among the volume's attributes.
+    pub tokens_in_secrets: bool,
+    /// It is asked to publish again and again, since what it shows changes.
+    pub republish: bool,
+}
+
+/// A token of a service account.
+#[derive(Clone, PartialEq, Eq)]
+pub struct AccountToken {
+    /// The token itself.
+    pub text: String,
+    /// Unix nanoseconds.
+    pub expires: i64,
+}
+
+impl fmt::Debug for AccountToken {
+    /// Without the token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AccountToken").field("expires", &self.expires).finish_non_exhaustive()
+    }
 }
 
 /// A VolumeAttachment, as far as a node wants to know.
@@ -192,7 +212,7 @@ pub trait Api: Send + Sync + fmt::Debug {
     /// By namespace and name.
     fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> LookupFuture<'a, Secret>;
     /// A token that is good for a while yet.
-    fn token<'a>(&'a self, of: &'a TokenOf) -> BoxFuture<'a, Result<String, Error>>;
+    fn token<'a>(&'a self, of: &'a TokenOf) -> BoxFuture<'a, Result<AccountToken, Error>>;
     /// By namespace and name.
     fn service_account<'a>(&'a self, namespace: &'a str, name: &'a str) -> LookupFuture<'a, ServiceAccount>;
     /// By namespace and name.
@@ -213,6 +233,8 @@ pub trait Api: Send + Sync + fmt::Debug {
     /// rises when one of them changes, or a token is due: volumes are then to be set up again. Once for
     /// each pod; again when its references change.
     fn follow(&self, pod: &Pod) -> watch::Receiver<u64>;
+    /// What [`Api::follow`] has given for the pod rises, though no object has changed.
+    fn refresh(&self, uid: &PodUid);
     /// Nothing of the pod runs any more: its objects need not be kept, its tokens are forgotten.
     fn forget(&self, uid: &PodUid);
 }

@@ -34,8 +34,8 @@ use tokio::time::timeout;
 
 use super::references::{Kind, References};
 use super::{
-    Api, Attachment, Claim, ConfigMap, CsiDriver, Error, LookupFuture, PersistentVolume, Secret, Service,
-    ServiceAccount,
+    AccountToken, Api, Attachment, Claim, ConfigMap, CsiDriver, Error, LookupFuture, PersistentVolume,
+    Secret, Service, ServiceAccount,
 };
 use copies::Copies;
 use tokens::Tokens;
@@ -235,7 +235,7 @@ impl Api for Cluster {
         Box::pin(self.get(Kind::Secret, namespace, name, |state| &state.secrets, convert::secret))
     }
 
-    fn token<'a>(&'a self, of: &'a TokenOf) -> BoxFuture<'a, Result<String, Error>> {
+    fn token<'a>(&'a self, of: &'a TokenOf) -> BoxFuture<'a, Result<AccountToken, Error>> {
         Box::pin(self.shared.tokens.get(of))
     }
 
@@ -351,6 +351,12 @@ impl Api for Cluster {
             self.shared.settle(&mut state);
         }
         receiver
+    }
+
+    fn refresh(&self, uid: &PodUid) {
+        if let Some(follower) = self.shared.state().pods.get(uid) {
+            follower.revision.send_modify(|revision| *revision += 1);
+        }
     }
 
     fn forget(&self, uid: &PodUid) {

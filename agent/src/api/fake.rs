@@ -11,8 +11,8 @@ use tokio::sync::watch;
 use super::files::Files;
 use super::references::{Kind, References};
 use super::{
-    Api, Attachment, Claim, ConfigMap, CsiDriver, Error, LookupFuture, PersistentVolume, Secret, Service,
-    ServiceAccount,
+    AccountToken, Api, Attachment, Claim, ConfigMap, CsiDriver, Error, LookupFuture, PersistentVolume,
+    Secret, Service, ServiceAccount,
 };
 
 /// Starts empty.
@@ -151,10 +151,12 @@ impl Api for FakeApi {
         Box::pin(async move { objects?.secret(namespace, name).await })
     }
 
-    fn token<'a>(&'a self, of: &'a TokenOf) -> BoxFuture<'a, Result<String, Error>> {
+    fn token<'a>(&'a self, of: &'a TokenOf) -> BoxFuture<'a, Result<AccountToken, Error>> {
         ready(self.ask("ServiceAccount", (&of.namespace, &of.service_account), |state| {
             state.tokens += 1;
-            format!("token-{}-of-{}-for-{}", state.tokens, of.service_account, of.audiences.join(","))
+            let text =
+                format!("token-{}-of-{}-for-{}", state.tokens, of.service_account, of.audiences.join(","));
+            AccountToken { text, expires: 1_000_000_000 * of.seconds }
         }))
     }
 
@@ -198,6 +200,12 @@ impl Api for FakeApi {
             .or_insert_with(|| (References::default(), watch::channel(0).0));
         *references = References::of(pod);
         revision.subscribe()
+    }
+
+    fn refresh(&self, uid: &PodUid) {
+        if let Some((_, revision)) = self.state().followers.get(uid) {
+            revision.send_modify(|revision| *revision += 1);
+        }
     }
 
     fn forget(&self, uid: &PodUid) {

@@ -10,8 +10,8 @@ use gantry_model::pod::{Pod, PodUid};
 use tokio::sync::watch;
 
 use super::{
-    Api, Attachment, Claim, ConfigMap, CsiDriver, Error, LookupFuture, PersistentVolume, Secret, Service,
-    ServiceAccount,
+    AccountToken, Api, Attachment, Claim, ConfigMap, CsiDriver, Error, LookupFuture, PersistentVolume,
+    Secret, Service, ServiceAccount,
 };
 
 /// Namespace and name.
@@ -107,7 +107,7 @@ impl Api for Files {
         Box::pin(std::future::ready(Ok(get(&self.objects.borrow().secrets, namespace, name))))
     }
 
-    fn token<'a>(&'a self, of: &'a TokenOf) -> BoxFuture<'a, Result<String, Error>> {
+    fn token<'a>(&'a self, of: &'a TokenOf) -> BoxFuture<'a, Result<AccountToken, Error>> {
         let message = format!(
             "failed to fetch token: service account {:?} needs an API server, and these pods have none",
             of.service_account
@@ -151,6 +151,9 @@ impl Api for Files {
     fn follow(&self, _: &Pod) -> watch::Receiver<u64> {
         self.version.subscribe()
     }
+
+    /// No driver asks for it without a cluster.
+    fn refresh(&self, _: &PodUid) {}
 
     fn forget(&self, _: &PodUid) {}
 }

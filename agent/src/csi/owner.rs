@@ -13,6 +13,7 @@
 )]
 
 mod told;
+mod upkeep;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -153,8 +154,10 @@ impl CsiVolumes {
         self.shared.waits.of(pod)
     }
 
-    /// Takes back devices that an earlier kubelet has left and no pod has.
+    /// Takes back devices that an earlier kubelet has left and no pod has, and has others kept up.
     pub(crate) fn begin(&self) {
+        // Ends with the process.
+        tokio::spawn(upkeep::run(self.clone()));
         let keys: Vec<String> = self.slots().keys().cloned().collect();
         for key in keys {
             self.leave(&key);
@@ -242,7 +245,8 @@ impl CsiVolumes {
         wanted.check_names()?;
         let object = self.steps().driver_object(&wanted.source.driver, steps::PUBLISH).await?;
         // As upstream, where the driver has no object.
-        let attachable = !wanted.ephemeral && object.is_none_or(|object| object.attach_required);
+        let attachable = !wanted.ephemeral && object.as_ref().is_none_or(|object| object.attach_required);
+        let republish = object.is_some_and(|object| object.republish);
         let (key, mut volume) = loop {
             let (key, turn) = self.enter(wanted, &pod.uid, attachable);
             let volume = turn.lock_owned().await;
@@ -251,7 +255,8 @@ impl CsiVolumes {
             }
         };
         volume.want(&pod.uid);
-        let mut facts = Facts { attached: !attachable, ephemeral: wanted.ephemeral, one_pod: wanted.one_pod };
+        let WantedVolume { ephemeral, one_pod, .. } = *wanted;
+        let mut facts = Facts { attached: !attachable, ephemeral, one_pod, republish };
         let (mut context, mut own) = (BTreeMap::new(), Some(own));
         loop {
             match volume.next(&pod.uid, facts) {
@@ -263,7 +268,10 @@ impl CsiVolumes {
                     facts.attached = true;
                 }
                 Step::Stage => self.stage(&mut volume, wanted, pod, &context).await?,
-                Step::Publish => self.publish(&mut volume, wanted, pod, &context, own.take()).await?,
+                Step::Publish => {
+                    self.publish(&mut volume, wanted, pod, &context, own.take()).await?;
+                    facts.republish = false;
+                }
             }
         }
     }
@@ -308,7 +316,7 @@ impl CsiVolumes {
         context: &BTreeMap<String, String>,
         own: Option<impl FnOnce(PathBuf) -> Result<(), String> + Send + 'static>,
     ) -> Result<(), StepError> {
-        let found = volume.is_found(&pod.uid);
+        let found = volume.may_have(&pod.uid);
         let (ready, Published { set_group }) = self.steps().prepare_publish(wanted, pod, context).await?;
         volume.begin_publish(&pod.uid);
         let published = self.steps().publish(ready, found).await;

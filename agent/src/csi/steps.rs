@@ -2,9 +2,12 @@
 //! and call it. Owns the requests and upstream's words for what fails; never decides which step is next. Called by
 //! [`super::owner`].
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
+use gantry_model::go_json;
 use gantry_model::pod::Pod;
+use gantry_model::pod::volume::TokenFile;
 
 use super::driver::{Access, CallError, Capabilities, Driver, Map, PublishCall, StageCall};
 use super::drivers::Drivers;
@@ -12,6 +15,8 @@ use super::files::{self, Mounts, Places};
 use super::volume::Outcome;
 use crate::api::{Api, Attachment, CsiDriver, CsiSource};
 
+/// The key under which a driver finds tokens.
+const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 pub(super) const ATTACH: &str = "MountVolume.WaitForAttach";
 pub(super) const STAGE: &str = "MountVolume.MountDevice";
 pub(super) const PUBLISH: &str = "MountVolume.SetUp";
@@ -236,16 +241,18 @@ impl Steps<'_> {
         let can = driver.capabilities().await.map_err(|error| {
             at(format!("SetUpAt failed to check for STAGE_UNSTAGE_VOLUME capability: {}", error.why()))
         })?;
-        if object.as_ref().is_some_and(|object| object.wants_tokens) {
-            return Err(before(format!(
-                "CSIDriver {:?} has tokenRequests: this kubelet does not pass tokens of service accounts yet",
-                source.driver
-            )));
-        }
-        let secrets = self.secrets(source.publish_secret.as_ref(), "NodePublishSecretRef", PUBLISH).await?;
+        let mut secrets =
+            self.secrets(source.publish_secret.as_ref(), "NodePublishSecretRef", PUBLISH).await?;
         let mut volume_context = source.attributes.clone();
         if object.as_ref().is_some_and(|object| object.pod_info) {
             volume_context.extend(pod_info(pod, wanted.ephemeral));
+        }
+        if let Some(object) = object.as_ref().filter(|object| !object.tokens.is_empty()) {
+            let tokens = self.tokens(pod, &object.tokens).await.map_err(|why| {
+                at(format!("SetUpAt failed to get service accoount token attributes: {why}"))
+            })?;
+            let to = if object.tokens_in_secrets { &mut secrets } else { &mut volume_context };
+            to.insert(TOKENS.to_owned(), tokens);
         }
         let target = self.places.target(&pod.uid, &wanted.name);
         self.write_down(wanted, &target).await.map_err(before)?;
@@ -263,6 +270,20 @@ impl Steps<'_> {
         };
         let set_group = !can.mount_group && kubelet_sets_group(wanted, object.as_ref());
         Ok((Ready { driver, can, call }, Published { set_group }))
+    }
+
+    /// By audience, in the API's form.
+    async fn tokens(&self, pod: &Pod, wanted: &[(String, i64)]) -> Result<String, String> {
+        let mut all = BTreeMap::new();
+        for (audience, seconds) in wanted {
+            let of = TokenFile { path: String::new(), audience: audience.clone(), seconds: *seconds }.of(pod);
+            let token = self.api.token(&of).await.map_err(|error| error.message)?;
+            let expires =
+                jiff::Timestamp::from_nanosecond(token.expires.into()).map_err(|e| e.to_string())?;
+            let expires = expires.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+            all.insert(audience, BTreeMap::from([("expirationTimestamp", expires), ("token", token.text)]));
+        }
+        go_json::text(&all).map_err(|error| error.to_string())
     }
 
     async fn write_down(&self, wanted: &WantedVolume, target: &Path) -> Result<(), String> {

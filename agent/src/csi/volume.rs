@@ -72,6 +72,8 @@ pub(super) struct Facts {
     pub(super) ephemeral: bool,
     /// ReadWriteOncePod is its only access mode.
     pub(super) one_pod: bool,
+    /// The driver is to publish it again for a pod that has it.
+    pub(super) republish: bool,
 }
 
 /// One volume of this node.
@@ -109,7 +111,11 @@ impl Volume {
             other != pod && *publication != Publication::Wanted
         };
         if self.pods.get(pod) == Some(&Publication::Published) {
-            return Step::Done;
+            return match (facts.republish, facts.attached) {
+                (false, _) => Step::Done,
+                (true, false) => Step::Attach,
+                (true, true) => Step::Publish,
+            };
         }
         if facts.one_pod && self.pods.iter().any(has) {
             return Step::Refuse;
@@ -120,9 +126,9 @@ impl Volume {
         if !facts.ephemeral && self.device != Device::Staged { Step::Stage } else { Step::Publish }
     }
 
-    /// Whether an earlier kubelet, or a call that was cut off, may have it mounted for that pod.
-    pub(super) fn is_found(&self, pod: &PodUid) -> bool {
-        self.pods.get(pod) == Some(&Publication::Found)
+    /// Whether it is mounted for that pod, or an earlier kubelet or a call that was cut off may have mounted it.
+    pub(super) fn may_have(&self, pod: &PodUid) -> bool {
+        matches!(self.pods.get(pod), Some(Publication::Found | Publication::Published))
     }
 
     /// The driver is about to be called.
@@ -198,7 +204,7 @@ impl Volume {
 mod tests {
     use super::*;
 
-    const HERE: Facts = Facts { attached: true, ephemeral: false, one_pod: false };
+    const HERE: Facts = Facts { attached: true, ephemeral: false, one_pod: false, republish: false };
 
     fn uid(text: &str) -> PodUid {
         PodUid::parse(text).unwrap()
@@ -270,6 +276,21 @@ mod tests {
         assert!(volume.begin_unpublish(&a));
         volume.unpublished(&a);
         assert!(volume.begin_unstage());
+    }
+
+    #[test]
+    fn a_volume_that_is_published_again_stays_the_pods_whatever_comes_of_it() {
+        let (mut volume, a) = (Volume::default(), uid("a"));
+        published(&mut volume, "a");
+        let again = Facts { republish: true, one_pod: true, ..HERE };
+        assert_eq!(volume.next(&a, Facts { attached: false, ..again }), Step::Attach);
+        assert_eq!(volume.next(&a, again), Step::Publish);
+        for outcome in [Outcome::Refused, Outcome::Unknown, Outcome::Done] {
+            assert!(volume.may_have(&a));
+            volume.begin_publish(&a);
+            volume.end_publish(&a, outcome);
+            assert_eq!(volume.next(&a, HERE), Step::Done, "{outcome:?}");
+        }
     }
 
     #[test]

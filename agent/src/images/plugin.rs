@@ -265,8 +265,8 @@ async fn caller(api: &dyn Api, pod: &Pod, tokens: &TokenAttributes) -> Result<Ca
         audiences: vec![tokens.service_account_token_audience.clone()],
         seconds: TOKEN_SECONDS,
     };
-    let token =
-        api.token(&of).await.map_err(|error| format!("failed to get service account token: {error}"))?;
+    let token = api.token(&of).await;
+    let token = token.map_err(|error| format!("failed to get service account token: {error}"))?.text;
     let account = Account {
         namespace: namespace.clone(),
         name: name.clone(),

@@ -52,7 +52,7 @@ pub(super) async fn payload(
             }
             Projection::Token(token) => {
                 let of = token.of(pod);
-                let content = api.token(&of).await.map_err(|e| e.to_string())?.into_bytes();
+                let content = api.token(&of).await.map_err(|e| e.to_string())?.text.into_bytes();
                 let user = only_user(pod);
                 // Whoever is to read it: a fsGroup adds its bits later.
                 let own = user.is_some() || pod.security.fs_group.is_some();

@@ -98,6 +98,11 @@ fn csi_source(spec: &v1::PersistentVolumeSpec) -> CsiSource {
     }
 }
 
+/// An hour, unless the driver says for how long.
+fn token(request: &storage::TokenRequest) -> (String, i64) {
+    (request.audience.clone(), request.expiration_seconds.unwrap_or(3600))
+}
+
 /// With the API server's defaults.
 pub(super) fn csi_driver(object: &storage::CSIDriver) -> CsiDriver {
     let spec = &object.spec;
@@ -107,7 +112,9 @@ pub(super) fn csi_driver(object: &storage::CSIDriver) -> CsiDriver {
         pod_info: spec.pod_info_on_mount.unwrap_or(false),
         fs_group_policy: spec.fs_group_policy.clone().unwrap_or_else(|| "ReadWriteOnceWithFSType".to_owned()),
         modes: spec.volume_lifecycle_modes.clone().filter(|all| !all.is_empty()).unwrap_or_else(persistent),
-        wants_tokens: spec.token_requests.as_ref().is_some_and(|all| !all.is_empty()),
+        tokens: spec.token_requests.iter().flatten().map(token).collect(),
+        tokens_in_secrets: spec.service_account_token_in_secrets.unwrap_or(false),
+        republish: spec.requires_republish.unwrap_or(false),
     }
 }
 

@@ -141,7 +141,7 @@ async fn trap_12_a_refusal_just_after_the_binding_is_tried_again() {
     server.fault(refused("token"));
     let _revision = cluster.follow(&with("u", vec![of_map("a")]));
     assert_eq!(value(&cluster, "a").await.as_deref(), Some("1"));
-    assert_eq!(cluster.token(&token("u")).await.unwrap(), "token-1");
+    assert_eq!(cluster.token(&token("u")).await.unwrap().text, "token-1");
     // An object that nobody follows, too.
     server.put(&path("alone"), map("x"));
     server.fault(refused("configmaps/alone"));
@@ -158,10 +158,10 @@ async fn trap_12_tokens_are_shared_renewed_when_due_and_kept_while_they_are_vali
     let (server, cluster, _clock) = start();
     let file = TokenFile { path: "token".into(), audience: String::new(), seconds: 3600 };
     let mut revision = cluster.follow(&with("u", vec![Projection::Token(file)]));
-    let get = async || cluster.token(&token("u")).await;
+    let get = async || cluster.token(&token("u")).await.map(|token| token.text);
     assert_eq!(get().await.unwrap(), "token-1");
     assert_eq!(get().await.unwrap(), "token-1");
-    assert_eq!(cluster.token(&token("other")).await.unwrap(), "token-2", "bound to another pod");
+    assert_eq!(cluster.token(&token("other")).await.unwrap().text, "token-2", "bound to another pod");
     let asked = server.requests();
     let body = &asked.iter().find(|asked| asked.path.ends_with("/token")).unwrap().body;
     assert_eq!(

@@ -16,7 +16,7 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::timeout;
 
 use super::{PATIENCE, RETRY};
-use crate::api::Error;
+use crate::api::{AccountToken, Error};
 
 const SECOND: i64 = 1_000_000_000;
 const LONGEST: i64 = 24 * 3600 * SECOND;
@@ -29,6 +29,12 @@ struct CachedToken {
     expires: i64,
     /// Asked for, in seconds.
     life: i64,
+}
+
+impl CachedToken {
+    fn told(&self) -> AccountToken {
+        AccountToken { text: self.token.clone(), expires: self.expires }
+    }
 }
 
 /// Whether it is time for a new one.
@@ -58,18 +64,18 @@ impl Tokens {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) async fn get(&self, of: &TokenOf) -> Result<String, Error> {
+    pub(super) async fn get(&self, of: &TokenOf) -> Result<AccountToken, Error> {
         let slot = self.slots().entry(of.clone()).or_default().clone();
         let mut held = slot.lock().await;
         let now = self.clock.wall_nanos();
         if let Some(held) = &*held
             && !is_due(held, now, gantry_model::random::fraction())
         {
-            return Ok(held.token.clone());
+            return Ok(held.told());
         }
         let why = match self.ask(of).await {
             Ok(new) => {
-                let token = new.token.clone();
+                let token = new.told();
                 *held = Some(new);
                 return Ok(token);
             }
@@ -78,7 +84,7 @@ impl Tokens {
         match &*held {
             Some(held) if now < held.expires => {
                 tracing::warn!(service_account = of.service_account, error = why, "cannot renew a token");
-                Ok(held.token.clone())
+                Ok(held.told())
             }
             Some(_) => Err(Error {
                 message: format!(

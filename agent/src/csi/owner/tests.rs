@@ -1,6 +1,8 @@
 //! Volumes of CSI with a driver at the other end of a real socket, which comes and goes, fails and hangs. Traps by their
 //! upstream's number.
 
+mod upkeep;
+
 use std::path::Path;
 
 use serde_json::json;
@@ -29,7 +31,9 @@ fn object() -> CsiDriver {
         pod_info: false,
         fs_group_policy: "ReadWriteOnceWithFSType".to_owned(),
         modes: vec!["Persistent".to_owned()],
-        wants_tokens: false,
+        tokens: Vec::new(),
+        tokens_in_secrets: false,
+        republish: false,
     }
 }
 

@@ -1,0 +1,66 @@
+//! Volumes of pods that run: published again, and with tokens that have not run out.
+
+use super::*;
+
+const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
+
+#[tokio::test]
+async fn a_driver_gets_tokens_of_the_pods_service_account_by_audience() {
+    let bed = Bed::new();
+    let tokens = vec![(String::new(), 3600), ("vault".to_owned(), 600)];
+    bed.api.put_csi_driver(DRIVER, CsiDriver { tokens, ..object() });
+    let mut pod = pod("a");
+    pod.shown.service_account = "web".to_owned();
+    bed.mount(&pod, &wanted()).await.unwrap();
+    let (staged, published) = bed.driver.asked();
+    let text = concat!(
+        r#"{"":{"expirationTimestamp":"1970-01-01T01:00:00Z","token":"token-1-of-web-for-"},"#,
+        r#""vault":{"expirationTimestamp":"1970-01-01T00:10:00Z","token":"token-2-of-web-for-vault"}}"#,
+    );
+    assert_eq!(published.volume_context[TOKENS], text);
+    assert!(!published.secrets.contains_key(TOKENS) && !staged.volume_context.contains_key(TOKENS));
+    let mut again = bed.volumes.waits(&pod.uid);
+    assert_eq!(again.pop(), None);
+    let tokens = vec![("vault".to_owned(), 600)];
+    bed.api.put_csi_driver(DRIVER, CsiDriver { tokens, tokens_in_secrets: true, ..object() });
+    bed.mount(&super::pod("b"), &wanted()).await.unwrap();
+    let (_, published) = bed.driver.asked();
+    assert!(published.secrets.contains_key(TOKENS) && !published.volume_context.contains_key(TOKENS));
+}
+
+/// #121271 among others: the pod keeps what it sees.
+#[tokio::test]
+async fn trap_121271_a_volume_is_published_again_and_a_refusal_takes_nothing_from_the_pod() {
+    let bed = Bed::new();
+    bed.api.put_csi_driver(DRIVER, CsiDriver { republish: true, ..object() });
+    let (pod, wanted) = (pod("a"), wanted());
+    bed.mount(&pod, &wanted).await.unwrap();
+    let mounted = bed.driver.mounted();
+    bed.driver.fails("publish", Trouble::Refused(Code::InvalidArgument));
+    let error = bed.mount(&pod, &wanted).await.unwrap_err();
+    assert!(error.starts_with("MountVolume.SetUp failed for volume \"pv\" : "), "{error}");
+    assert_eq!(bed.driver.mounted(), mounted);
+    assert!(bed.data(&pod).exists(), "what is mounted stays known");
+    bed.patiently(&pod, &wanted).await;
+    let calls = ["stage h1", "publish h1 a", "publish h1 a refused", "publish h1 a"];
+    assert_eq!(bed.driver.calls(), calls);
+    bed.volumes.unmount_all(&pod.uid).await.unwrap();
+    bed.empty().await;
+}
+
+#[tokio::test]
+async fn pods_of_a_driver_that_publishes_again_are_told_and_no_others() {
+    let bed = Bed::new();
+    let (a, b) = (pod("a"), pod("b"));
+    let (mut of_a, of_b) = (bed.api.follow(&a), bed.api.follow(&b));
+    bed.api.put_csi_driver("other", object());
+    bed.serve("other", &FakeDriver::new("other"));
+    bed.api.put_csi_driver(DRIVER, CsiDriver { republish: true, ..object() });
+    bed.mount(&a, &wanted()).await.unwrap();
+    let mut other = wanted();
+    other.source.driver = "other".to_owned();
+    bed.mount(&b, &other).await.unwrap();
+    bed.volumes.begin();
+    of_a.wait_for(|revision| *revision > 1).await.unwrap();
+    assert_eq!(*of_b.borrow(), 0);
+}
