@@ -30,6 +30,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use gantry_model::mount::Mount;
+use gantry_model::pod::usage::VolumeUsage;
 use gantry_model::pod::{Container, Pod, PodUid};
 
 /// Volumes of pods on this node. All calls are idempotent.
@@ -51,6 +52,10 @@ pub trait Volumes: Send + Sync + fmt::Debug {
     ) -> BoxFuture<'a, Result<String, Error>>;
     /// The PersistentVolume behind a volume of a pod, when a folder of it is mounted.
     fn claim_name(&self, uid: &PodUid, volume: &str) -> Option<String>;
+    /// How full a volume of a pod is that a driver has made; none where it does not tell.
+    fn usage<'a>(&'a self, _: &'a PodUid, _: &'a str) -> BoxFuture<'a, Result<Option<VolumeUsage>, String>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
     /// How many there are, by plugin; nobody counts those of a fake.
     fn counts(&self) -> BTreeMap<String, Count> {
         BTreeMap::new()

@@ -216,6 +216,7 @@ Metrics {
     rest_client_requests: Counter<3> = "rest_client_requests_total", ["code", "method", "host"], "[ALPHA] Requests to the API server.";
     rest_client_duration: Histogram<2> = "rest_client_request_duration_seconds", (["verb", "host"], of_a_request()), "[ALPHA] Seconds they took.";
     feature_enabled: Gauge<2> = "kubernetes_feature_enabled", ["name", "stage"], "[BETA] Feature gates: 1 when on, else 0.";
+    csi_operations: Histogram<4> = "csi_operations_seconds", (["driver_name", "grpc_status_code", "method_name", "migrated"], of_storage()), "[ALPHA] Seconds of a call of a CSI driver.";
     storage_operation_duration: Histogram<4> = "storage_operation_duration_seconds", (["volume_plugin", "operation_name", "status", "migrated"], of_storage()), "[ALPHA] Seconds to make a volume or to take it back.";
     plugin_manager_plugins: Gauge<2> = "plugin_manager_total_plugins", ["socket_path", "state"], "[ALPHA] Plugins of the registry by socket: those that are there, and those that are registered.";
     total_volumes: Gauge<2> = "volume_manager_total_volumes", ["plugin_name", "state"], "[ALPHA] Volumes that pods should have, and have.";

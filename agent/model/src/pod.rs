@@ -8,6 +8,7 @@ pub mod probe;
 pub mod qos;
 pub mod security;
 pub mod token;
+pub mod usage;
 pub mod volume;
 
 use std::collections::BTreeMap;

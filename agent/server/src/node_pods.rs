@@ -4,7 +4,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use gantry_metrics::Metrics;
+use gantry_model::pod::usage::VolumeUsage;
 use k8s_openapi::api::core::v1::Pod;
 
 /// The agent's pods as others see them.
@@ -20,6 +22,10 @@ pub trait NodePods: Send + Sync + fmt::Debug {
     fn translate(&self, uid: &str) -> String;
     /// The name of the PersistentVolume behind a pod's volume, once a folder of it is mounted.
     fn claim_name(&self, pod: &str, volume: &str) -> Option<String>;
+    /// How full a pod's volume is that a driver has made; none where it does not tell.
+    fn usage<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<Option<VolumeUsage>, String>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
     /// The pod of that name; of two, the one that is not on its way out.
     fn find(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
         let named = |pod: &Arc<Pod>| {

@@ -21,6 +21,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use gantry_base::error::chain;
 use gantry_metrics::Metrics;
 use gantry_model::cgroup::names::{self, Driver};
@@ -32,9 +33,13 @@ use beside::Groups;
 use machine::Machine;
 use rates::Rates;
 use summary::{ContainerStats, NodeStats, PodStats, RuntimeStats, Summary, VolumeStats};
+use volumes::How;
 
 /// How often the machine itself is sampled, as cAdvisor's housekeeping.
 const SAMPLE: Duration = Duration::from_secs(10);
+
+/// A driver has so long to say how full a volume is.
+const DRIVER_PATIENCE: Duration = Duration::from_secs(30);
 
 /// How much is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,31 +129,43 @@ impl Stats {
 
     /// Samples the machine and measures volumes until the drain.
     pub(super) async fn run(&self, sources: StatsSources<'_>, mut drain: DrainWatcher) {
-        let mut measured: Option<tokio::time::Instant> = None;
+        // Side by side: a driver that does not answer holds up volumes alone.
+        let measure = async { tokio::join!(self.sample(), self.measure(sources)) };
+        tokio::select! {
+            _ = measure => {}
+            () = drain.wait_started() => {}
+        }
+    }
+
+    async fn sample(&self) {
         loop {
             if let Err(error) = self.node(Depth::CpuAndMemory).await {
                 tracing::warn!(error = chain(&error), "cannot read what the machine uses");
             }
-            let period = self.settings.volume_period;
-            if !period.is_zero() && measured.is_none_or(|then| then.elapsed() >= period) {
-                self.measure_volumes(sources).await;
-                measured = Some(tokio::time::Instant::now());
-            }
-            let wait = if period.is_zero() { SAMPLE } else { SAMPLE.min(period) };
-            // Both arms are cancel-safe: nothing happens by waiting.
-            tokio::select! {
-                () = tokio::time::sleep(wait) => {}
-                () = drain.wait_started() => return,
-            }
+            tokio::time::sleep(SAMPLE).await;
+        }
+    }
+
+    /// Not at all where the period is 0.
+    async fn measure(&self, sources: StatsSources<'_>) {
+        while !self.settings.volume_period.is_zero() {
+            self.measure_volumes(sources).await;
+            tokio::time::sleep(self.settings.volume_period).await;
         }
     }
 
     /// Walks all volumes now.
     pub(super) async fn measure_volumes(&self, sources: StatsSources<'_>) {
-        let mut found = BTreeMap::new();
+        let mut found: BTreeMap<String, Vec<VolumeStats>> = BTreeMap::new();
+        let mut drivers = Vec::new();
         for pod in sources.pods.pods() {
             let Some(uid) = pod.metadata.uid.clone() else { continue };
             let places = volumes::places(&self.settings.root_dir, &pod, sources.pods);
+            let (of_drivers, places): (Vec<_>, Vec<_>) =
+                places.into_iter().partition(|place| place.how == How::AskDriver);
+            if !of_drivers.is_empty() {
+                drivers.push((uid.clone(), of_drivers));
+            }
             let metrics = sources.metrics.clone();
             let measured = tokio::task::spawn_blocking(move || {
                 places.into_iter().filter_map(|place| volumes::measure(place, &metrics)).collect()
@@ -157,6 +174,14 @@ impl Stats {
                 Ok(measured) => drop(found.insert(uid, measured)),
                 Err(error) => tracing::warn!(uid, %error, "measuring volumes broke off"),
             }
+        }
+        let of = (sources.pods, sources.metrics.as_ref());
+        let ask = async |(uid, places): (String, _)| {
+            let told = volumes::ask_drivers((&uid, places), of, DRIVER_PATIENCE).await;
+            (uid, told)
+        };
+        for (uid, told) in join_all(drivers.into_iter().map(ask)).await {
+            found.entry(uid).or_default().extend(told);
         }
         *self.volumes.lock().unwrap_or_else(PoisonError::into_inner) = found;
     }

@@ -3,14 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use gantry_grpc::{dial, status_in_go};
+use gantry_grpc::{dial, in_go, status_in_go};
+use gantry_metrics::Metrics;
+use gantry_model::pod::usage::VolumeUsage;
 use gantry_proto::csi as wire;
 use gantry_proto::csi::identity_client::IdentityClient;
 use gantry_proto::csi::node_client::NodeClient;
 use gantry_proto::csi::node_service_capability::rpc::Type as Rpc;
 use gantry_proto::csi::volume_capability::access_mode::Mode;
+use gantry_proto::csi::volume_usage::Unit;
 use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
@@ -58,6 +62,8 @@ pub(crate) struct Capabilities {
     pub(crate) multi_writer: bool,
     /// VOLUME_MOUNT_GROUP.
     pub(crate) mount_group: bool,
+    /// GET_VOLUME_STATS.
+    pub(crate) usage: bool,
 }
 
 /// How a volume is to be mounted.
@@ -103,16 +109,14 @@ pub(crate) struct PublishCall {
 /// A driver's socket. Each call has a connection of its own: drivers come and go.
 #[derive(Debug, Clone)]
 pub(crate) struct Driver {
-    socket: PathBuf,
-    patience: Duration,
+    pub(super) name: String,
+    pub(super) socket: PathBuf,
+    /// Of one call.
+    pub(super) patience: Duration,
+    pub(super) metrics: Arc<Metrics>,
 }
 
 impl Driver {
-    /// The one that serves there; a call may take so long.
-    pub(super) fn at(socket: &Path, patience: Duration) -> Self {
-        Self { socket: socket.to_owned(), patience }
-    }
-
     async fn connect(&self) -> Result<Channel, CallError> {
         dial(&self.socket, DIAL).await.map_err(|why| {
             CallError::Uncertain(format!(
@@ -121,26 +125,33 @@ impl Driver {
         })
     }
 
-    /// Within the time that a call has. A driver that takes longer may come to its end yet.
+    /// Within the time that a call has, and counted. A driver that takes longer may come to its end yet.
     async fn answered<T>(
         &self,
+        method: &str,
         call: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, CallError> {
-        match timeout(self.patience, call).await {
-            Ok(Ok(answer)) => Ok(answer.into_inner()),
-            Ok(Err(status)) if is_final(status.code()) => Err(CallError::Final(status_in_go(&status))),
-            Ok(Err(status)) => Err(CallError::Uncertain(status_in_go(&status))),
-            Err(_) => Err(CallError::Uncertain(
-                "rpc error: code = DeadlineExceeded desc = context deadline exceeded".to_owned(),
-            )),
-        }
+        let begun = Instant::now();
+        let late = |_| Err(Status::deadline_exceeded("context deadline exceeded"));
+        let answer = timeout(self.patience, call).await.unwrap_or_else(late);
+        let code = in_go(answer.as_ref().err().map_or(Code::Ok, Status::code));
+        let labels = [self.name.as_str(), code, &format!("/csi.v1.{method}"), "false"];
+        self.metrics.csi_operations.took(labels, begun.elapsed());
+        answer.map(Response::into_inner).map_err(|status| match is_final(status.code()) {
+            true => CallError::Final(status_in_go(&status)),
+            false => CallError::Uncertain(status_in_go(&status)),
+        })
     }
 
-    async fn call<T, F>(&self, call: impl FnOnce(NodeClient<Channel>) -> F) -> Result<T, CallError>
+    async fn call<T, F>(
+        &self,
+        method: &str,
+        call: impl FnOnce(NodeClient<Channel>) -> F,
+    ) -> Result<T, CallError>
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
-        self.answered(call(NodeClient::new(self.connect().await?))).await
+        self.answered(&format!("Node/{method}"), call(NodeClient::new(self.connect().await?))).await
     }
 
     /// How it calls itself; none of one that does not say.
@@ -149,7 +160,10 @@ impl Driver {
     /// When it cannot be asked.
     pub(crate) async fn name(&self) -> Result<Option<String>, CallError> {
         let mut client = IdentityClient::new(self.connect().await?);
-        match self.answered(client.get_plugin_info(wire::GetPluginInfoRequest {})).await {
+        match self
+            .answered("Identity/GetPluginInfo", client.get_plugin_info(wire::GetPluginInfoRequest {}))
+            .await
+        {
             Ok(info) => Ok(Some(info.name).filter(|name| !name.is_empty())),
             Err(CallError::Final(_)) => Ok(None),
             Err(error) => Err(error),
@@ -162,7 +176,7 @@ impl Driver {
     /// When it does not answer in two minutes, or refuses.
     pub(crate) async fn node_facts(&self) -> Result<NodeFacts, CallError> {
         let request = wire::NodeGetInfoRequest {};
-        let info = self.call(async |mut client| client.node_get_info(request).await).await?;
+        let info = self.call("NodeGetInfo", async |mut client| client.node_get_info(request).await).await?;
         let topology = info.accessible_topology.map(|topology| topology.segments).unwrap_or_default();
         Ok(NodeFacts { node_id: info.node_id, max_volumes: info.max_volumes_per_node, topology })
     }
@@ -173,7 +187,9 @@ impl Driver {
     /// Likewise.
     pub(crate) async fn capabilities(&self) -> Result<Capabilities, CallError> {
         let request = wire::NodeGetCapabilitiesRequest {};
-        let answer = self.call(async |mut client| client.node_get_capabilities(request).await).await?;
+        let answer = self
+            .call("NodeGetCapabilities", async |mut client| client.node_get_capabilities(request).await)
+            .await?;
         let has = |wanted: Rpc| {
             answer.capabilities.iter().any(|one| match &one.r#type {
                 Some(wire::node_service_capability::Type::Rpc(rpc)) => rpc.r#type() == wanted,
@@ -184,6 +200,7 @@ impl Driver {
             stage: has(Rpc::StageUnstageVolume),
             multi_writer: has(Rpc::SingleNodeMultiWriter),
             mount_group: has(Rpc::VolumeMountGroup),
+            usage: has(Rpc::GetVolumeStats),
         })
     }
 
@@ -200,7 +217,9 @@ impl Driver {
             secrets: call.secrets,
             volume_context: call.volume_context,
         };
-        self.call(async |mut client| client.node_stage_volume(request).await).await.map(drop)
+        self.call("NodeStageVolume", async |mut client| client.node_stage_volume(request).await)
+            .await
+            .map(drop)
     }
 
     /// Mounts the volume for a pod.
@@ -218,7 +237,9 @@ impl Driver {
             secrets: call.secrets,
             volume_context: call.volume_context,
         };
-        self.call(async |mut client| client.node_publish_volume(request).await).await.map(drop)
+        self.call("NodePublishVolume", async |mut client| client.node_publish_volume(request).await)
+            .await
+            .map(drop)
     }
 
     /// Takes a pod's mount back.
@@ -228,7 +249,43 @@ impl Driver {
     pub(crate) async fn unpublish(&self, handle: &str, target: &Path) -> Result<(), CallError> {
         let request =
             wire::NodeUnpublishVolumeRequest { volume_id: handle.to_owned(), target_path: text(target) };
-        self.call(async |mut client| client.node_unpublish_volume(request).await).await.map(drop)
+        self.call("NodeUnpublishVolume", async |mut client| client.node_unpublish_volume(request).await)
+            .await
+            .map(drop)
+    }
+
+    /// How full the volume is that is mounted there; none of a driver that does not tell.
+    ///
+    /// # Errors
+    /// When it refuses or does not answer.
+    pub(crate) async fn usage(&self, handle: &str, target: &Path) -> Result<Option<VolumeUsage>, CallError> {
+        if !self.capabilities().await?.usage {
+            return Ok(None);
+        }
+        let request = wire::NodeGetVolumeStatsRequest {
+            volume_id: handle.to_owned(),
+            volume_path: text(target),
+            staging_target_path: String::new(),
+        };
+        let answer = self
+            .call("NodeGetVolumeStats", async |mut client| client.node_get_volume_stats(request).await)
+            .await?;
+        let mut usage = VolumeUsage { driver: self.name.clone(), ..VolumeUsage::default() };
+        for part in answer.usage {
+            let [available, total, used] =
+                [part.available, part.total, part.used].map(|amount| u64::try_from(amount).ok());
+            match part.unit() {
+                Unit::Bytes => {
+                    (usage.available_bytes, usage.capacity_bytes, usage.used_bytes) =
+                        (available, total, used);
+                }
+                Unit::Inodes => {
+                    (usage.inodes_free, usage.inodes, usage.inodes_used) = (available, total, used)
+                }
+                Unit::Unknown => {}
+            }
+        }
+        Ok(Some(usage))
     }
 
     /// Takes the mount for all pods back.
@@ -240,7 +297,9 @@ impl Driver {
             volume_id: handle.to_owned(),
             staging_target_path: text(staging),
         };
-        self.call(async |mut client| client.node_unstage_volume(request).await).await.map(drop)
+        self.call("NodeUnstageVolume", async |mut client| client.node_unstage_volume(request).await)
+            .await
+            .map(drop)
     }
 }
 

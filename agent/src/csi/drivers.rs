@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use gantry_metrics::Metrics;
+
 use super::driver::{Driver, PATIENCE};
 use super::files::is_driver_name;
 use super::node_info::NodeInfo;
@@ -24,12 +26,7 @@ pub(crate) struct Drivers {
     list: Arc<Mutex<BTreeMap<String, RegisteredDriver>>>,
     /// With each call.
     patience: Duration,
-}
-
-impl Default for Drivers {
-    fn default() -> Self {
-        Self { list: Arc::default(), patience: PATIENCE }
-    }
+    metrics: Arc<Metrics>,
 }
 
 #[derive(Debug, Clone)]
@@ -39,6 +36,16 @@ struct RegisteredDriver {
 }
 
 impl Drivers {
+    /// None yet; calls of them are counted there.
+    pub(crate) fn new(metrics: Arc<Metrics>) -> Self {
+        Self { list: Arc::default(), patience: PATIENCE, metrics }
+    }
+
+    fn at(&self, name: &str, socket: &Path) -> Driver {
+        let (patience, metrics) = (self.patience, self.metrics.clone());
+        Driver { name: name.to_owned(), socket: socket.to_owned(), patience, metrics }
+    }
+
     fn list(&self) -> MutexGuard<'_, BTreeMap<String, RegisteredDriver>> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -87,7 +94,7 @@ impl Drivers {
         cluster: &NodeInfo,
     ) -> Result<(), String> {
         let version = self.version(name, versions, "RegisterPlugin")?;
-        let driver = Driver::at(socket, self.patience);
+        let driver = self.at(name, socket);
         let told = driver.name().await.map_err(|error| error.why().to_owned())?;
         if let Some(other) = told.filter(|told| told != name) {
             return Err(format!(
@@ -125,15 +132,15 @@ impl Drivers {
     /// In upstream's words, when none is registered.
     pub(crate) fn get(&self, name: &str) -> Result<Driver, String> {
         match self.list().get(name) {
-            Some(entry) => Ok(Driver::at(&entry.socket, self.patience)),
+            Some(entry) => Ok(self.at(name, &entry.socket)),
             None => Err(format!("driver name {name} not found in the list of registered CSI drivers")),
         }
     }
 
     /// None yet; a call may take so long.
     #[cfg(test)]
-    pub(crate) fn with_patience(patience: Duration) -> Self {
-        Self { patience, ..Self::default() }
+    pub(crate) fn with_patience(patience: Duration, metrics: Arc<Metrics>) -> Self {
+        Self { patience, ..Self::new(metrics) }
     }
 
     /// As if it had registered.

@@ -53,6 +53,7 @@ struct DriverState {
     /// By the call's name; the first is the next.
     troubles: Vec<(String, Trouble)>,
     mounted: BTreeSet<PathBuf>,
+    usage: Vec<wire::VolumeUsage>,
     staged: wire::NodeStageVolumeRequest,
     published: wire::NodePublishVolumeRequest,
     /// Calls that are under way, by volume.
@@ -71,6 +72,7 @@ impl FakeDriver {
             capabilities: vec![Rpc::StageUnstageVolume],
             troubles: Vec::new(),
             mounted: BTreeSet::new(),
+            usage: Vec::new(),
             staged: wire::NodeStageVolumeRequest::default(),
             published: wire::NodePublishVolumeRequest::default(),
             under_way: BTreeMap::new(),
@@ -112,6 +114,13 @@ impl FakeDriver {
         if can {
             self.state().capabilities.push(Rpc::VolumeMountGroup);
         }
+    }
+
+    /// It tells how full volumes are.
+    pub(crate) fn tells_usage(&self, usage: &[wire::VolumeUsage]) {
+        let mut state = self.state();
+        state.capabilities.push(Rpc::GetVolumeStats);
+        state.usage = usage.to_vec();
     }
 
     /// What it was asked to do, in order.
@@ -242,6 +251,21 @@ impl Node for FakeDriver {
         };
         let capabilities = self.state().capabilities.iter().map(one).collect();
         Ok(Response::new(wire::NodeGetCapabilitiesResponse { capabilities }))
+    }
+
+    async fn node_get_volume_stats(
+        &self,
+        request: Request<wire::NodeGetVolumeStatsRequest>,
+    ) -> Result<Response<wire::NodeGetVolumeStatsResponse>, Status> {
+        let request = request.into_inner();
+        let state = self.state();
+        if !state.mounted.contains(Path::new(&request.volume_path)) {
+            return Err(Status::not_found("nothing is mounted there"));
+        }
+        Ok(Response::new(wire::NodeGetVolumeStatsResponse {
+            usage: state.usage.clone(),
+            volume_condition: None,
+        }))
     }
 
     async fn node_stage_volume(

@@ -3,8 +3,10 @@
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use gantry_metrics::Metrics;
 use gantry_model::pod::PodUid;
+use gantry_model::pod::usage::VolumeUsage;
 
 use crate::pod::count;
 use crate::pod::worker::PodHandle;
@@ -36,6 +38,17 @@ impl NodePods for View {
 
     fn claim_name(&self, pod: &str, volume: &str) -> Option<String> {
         PodUid::parse(pod).and_then(|pod| self.volumes.claim_name(&pod, volume))
+    }
+
+    fn usage<'a>(
+        &'a self,
+        pod: &'a str,
+        volume: &'a str,
+    ) -> BoxFuture<'a, Result<Option<VolumeUsage>, String>> {
+        Box::pin(async move {
+            let Some(pod) = PodUid::parse(pod) else { return Ok(None) };
+            self.volumes.usage(&pod, volume).await
+        })
     }
 
     fn translate(&self, uid: &str) -> String {

@@ -113,7 +113,7 @@ impl Setup<'_> {
         });
         let volumes = HostVolumes::new(&root_dir, api.clone(), node.clone(), recursive_read_only);
         let (places, mounts) = (volumes.csi_places(), Arc::new(Table));
-        let csi = CsiVolumes::open(api.clone(), Drivers::default(), mounts, places, &node.name);
+        let csi = CsiVolumes::open(api.clone(), Drivers::new(metrics.clone()), mounts, places, &node.name);
         let deps = Deps {
             volumes: Arc::new(volumes.with_csi(csi.clone()).counted_in(metrics.clone())),
             cgroups: Arc::new(Tree::new(&self.cgroup_root, cpu, driver)?.with_rules(self.tuning.rules)),

@@ -30,6 +30,7 @@ use futures_util::future::{BoxFuture, join_all};
 use gantry_metrics::Metrics;
 use gantry_model::cgroup::limits::{self, Rules};
 use gantry_model::mount::{Mount, MountedImage};
+use gantry_model::pod::usage::VolumeUsage;
 use gantry_model::pod::volume::{
     CsiVolume, Propagation, RecursiveReadOnly, SubPath, Volume, VolumeMount, VolumeSource,
 };
@@ -548,6 +549,14 @@ impl Volumes for HostVolumes {
             self.api.forget(uid);
             Ok(())
         })
+    }
+
+    fn usage<'a>(
+        &'a self,
+        uid: &'a PodUid,
+        volume: &'a str,
+    ) -> BoxFuture<'a, Result<Option<VolumeUsage>, String>> {
+        Box::pin(self.csi_usage(uid, volume))
     }
 
     fn waits(&self, uid: &PodUid) -> Vec<VolumeWait> {

@@ -27,7 +27,7 @@ impl Bed {
         let server = FakeApiServer::default();
         server.put(NODE, json!({ "metadata": { "uid": "node-uid", "labels": { "own": "x" } } }));
         let cluster = NodeInfo::new(server.client(), "n1");
-        Self { server, drivers: Drivers::default(), cluster, folder: tempfile::tempdir().unwrap() }
+        Self { server, drivers: Drivers::new(Arc::default()), cluster, folder: tempfile::tempdir().unwrap() }
     }
 
     async fn register(&self, name: &str, driver: &FakeDriver) -> Result<(), String> {
@@ -107,7 +107,7 @@ async fn a_label_of_topology_that_says_otherwise_is_not_written_over() {
 
 #[test]
 fn versions_and_names_are_judged_as_upstream_does() {
-    let drivers = Drivers::default();
+    let drivers = Drivers::new(Arc::default());
     let judge = |versions: &[&str]| {
         let versions: Vec<String> = versions.iter().map(|version| (*version).to_owned()).collect();
         drivers.validate("a.example", Path::new("/s"), &versions)

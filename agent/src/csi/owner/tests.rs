@@ -5,6 +5,7 @@ mod upkeep;
 
 use std::path::Path;
 
+use gantry_metrics::Metrics;
 use serde_json::json;
 use tempfile::TempDir;
 use tonic::Code;
@@ -23,6 +24,7 @@ struct Bed {
     drivers: Drivers,
     driver: FakeDriver,
     volumes: CsiVolumes,
+    metrics: Arc<Metrics>,
 }
 
 fn object() -> CsiDriver {
@@ -47,9 +49,10 @@ impl Bed {
         let (root, api) = (tempfile::tempdir().unwrap(), Arc::new(FakeApi::default()));
         api.put_csi_driver(DRIVER, object());
         let driver = FakeDriver::new(DRIVER);
-        let drivers = Drivers::with_patience(patience);
+        let metrics = Arc::new(Metrics::default());
+        let drivers = Drivers::with_patience(patience, metrics.clone());
         let volumes = open(&root, &api, &drivers, &driver);
-        let bed = Self { root, api, drivers, driver, volumes };
+        let bed = Self { root, api, drivers, driver, volumes, metrics };
         bed.serve(DRIVER, &bed.driver);
         bed
     }

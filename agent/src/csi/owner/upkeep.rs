@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use gantry_model::pod::PodUid;
+use gantry_model::pod::usage::VolumeUsage;
 
-use super::CsiVolumes;
+use super::{CsiVolumes, Slot};
 use crate::csi::steps::PUBLISH;
 
 /// Upstream asks at each sync of the pod, which is about once a minute.
@@ -26,6 +27,29 @@ pub(super) async fn run(volumes: CsiVolumes) {
 }
 
 impl CsiVolumes {
+    /// How full a pod's volume is, by the name of its folder; none where its driver does not tell.
+    ///
+    /// # Errors
+    /// In upstream's words.
+    pub(crate) async fn usage(&self, pod: &PodUid, name: &str) -> Result<Option<VolumeUsage>, String> {
+        let of_pod = |slot: &&Slot| slot.pods.get(pod).is_some_and(|of| of == name);
+        let Some(Slot { driver, handle, .. }) = self.slots().values().find(of_pod).cloned() else {
+            return Ok(None);
+        };
+        let target = self.shared.places.target(pod, name);
+        // Nothing is mounted there yet, or any more.
+        if !self
+            .shared
+            .mounts
+            .is_mounted(&target)
+            .map_err(|error| format!("read the mount table: {error}"))?
+        {
+            return Ok(None);
+        }
+        let driver = self.shared.drivers.get(&driver)?;
+        driver.usage(&handle, &target).await.map_err(|error| error.why().to_owned())
+    }
+
     /// Pods with volumes that are to be published again.
     async fn republished(&self) -> BTreeSet<PodUid> {
         let mut by_driver: BTreeMap<String, BTreeSet<PodUid>> = BTreeMap::new();

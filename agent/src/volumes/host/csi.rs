@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use gantry_model::pod::usage::VolumeUsage;
 use gantry_model::pod::volume::{CsiVolume, Volume};
 use gantry_model::pod::{Pod, PodUid};
 
@@ -50,6 +51,16 @@ impl HostVolumes {
         let mounted = csi.mount(pod, &wanted, own).await;
         self.tally.record_mount(pod, volume, begun, mounted.is_ok());
         mounted.map(drop).map_err(|error| Error { message: error.message, quiet: error.quiet })
+    }
+
+    pub(super) async fn csi_usage(&self, uid: &PodUid, volume: &str) -> Result<Option<VolumeUsage>, String> {
+        let Some(csi) = &self.csi else { return Ok(None) };
+        match self.place_of(uid, volume) {
+            Some(VolumeBacking::Csi(wanted)) => csi.usage(uid, &wanted.name).await,
+            // An inline one has the pod's own name for it.
+            None => csi.usage(uid, volume).await,
+            Some(VolumeBacking::HostPath { .. } | VolumeBacking::Local { .. }) => Ok(None),
+        }
     }
 
     pub(super) fn csi_waits(&self, uid: &PodUid) -> Vec<VolumeWait> {

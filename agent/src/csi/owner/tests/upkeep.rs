@@ -1,5 +1,8 @@
 //! Volumes of pods that run: published again, and with tokens that have not run out.
 
+use gantry_proto::csi as wire;
+use gantry_proto::csi::volume_usage::Unit;
+
 use super::*;
 
 const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
@@ -63,4 +66,32 @@ async fn pods_of_a_driver_that_publishes_again_are_told_and_no_others() {
     bed.volumes.begin();
     of_a.wait_for(|revision| *revision > 1).await.unwrap();
     assert_eq!(*of_b.borrow(), 0);
+}
+
+#[tokio::test]
+async fn a_driver_tells_how_full_a_mounted_volume_is_where_it_can() {
+    let bed = Bed::new();
+    let pod = pod("a");
+    let usage = async || bed.volumes.usage(&pod.uid, "pv").await;
+    assert_eq!(usage().await, Ok(None), "the pod has no such volume");
+    bed.mount(&pod, &wanted()).await.unwrap();
+    assert_eq!(usage().await, Ok(None), "the driver cannot tell");
+    let part = |unit: Unit, numbers: [i64; 3]| {
+        let [available, total, used] = numbers;
+        wire::VolumeUsage { available, total, used, unit: unit.into() }
+    };
+    bed.driver.tells_usage(&[part(Unit::Bytes, [7, 10, 3]), part(Unit::Inodes, [-1, 5, 2])]);
+    let told = usage().await.unwrap().unwrap();
+    assert_eq!((told.available_bytes, told.capacity_bytes, told.used_bytes), (Some(7), Some(10), Some(3)));
+    assert_eq!(
+        (told.inodes_free, told.inodes, told.inodes_used),
+        (None, Some(5), Some(2)),
+        "none is negative"
+    );
+    assert_eq!(told.driver, DRIVER);
+    let labels = |method| [DRIVER, "OK", method, "false"];
+    assert_eq!(bed.metrics.csi_operations.count(labels("/csi.v1.Node/NodeGetVolumeStats")), 1);
+    assert_eq!(bed.metrics.csi_operations.count(labels("/csi.v1.Node/NodePublishVolume")), 1);
+    bed.drivers.remove(DRIVER);
+    assert!(usage().await.unwrap_err().contains("not found in the list of registered CSI drivers"));
 }
