@@ -75,6 +75,23 @@ pub struct Claim {
     pub uid: String,
     /// Of the object that made it and looks after it; empty when a person did.
     pub controller: String,
+    /// How large it is, and is to be.
+    pub size: ClaimSize,
+}
+
+/// How large a claim is, and how far its expansion. Amounts as the API writes them; empty when it says nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClaimSize {
+    /// `metadata.resourceVersion`.
+    pub version: String,
+    /// What the claim asks for.
+    pub requested: String,
+    /// What a pod can use.
+    pub capacity: String,
+    /// What the expansion under way is to come to.
+    pub allocated: String,
+    /// Of the expansion: `NodeResizePending` and so on.
+    pub status: String,
 }
 
 /// Where a PersistentVolume of this node is.
@@ -117,6 +134,8 @@ pub struct CsiSource {
     pub stage_secret: Option<(String, String)>,
     /// The same when it publishes.
     pub publish_secret: Option<(String, String)>,
+    /// The same when it expands.
+    pub expand_secret: Option<(String, String)>,
 }
 
 /// A CSIDriver, as far as a node wants to know.
@@ -178,6 +197,8 @@ pub struct PersistentVolume {
     pub one_pod: bool,
     /// Any one of these must match the node's labels, when there are any required ones.
     pub affinity: Option<Vec<Term>>,
+    /// As the API writes it; may be empty.
+    pub capacity: String,
 }
 
 /// A Service, as far as environment variables tell of it.
@@ -219,6 +240,13 @@ pub trait Api: Send + Sync + fmt::Debug {
     fn claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> LookupFuture<'a, Claim>;
     /// By name.
     fn persistent_volume<'a>(&'a self, name: &'a str) -> LookupFuture<'a, PersistentVolume>;
+    /// Changes the status of a claim, by a strategic merge patch.
+    fn patch_claim_status<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+        patch: serde_json::Value,
+    ) -> BoxFuture<'a, Result<(), Error>>;
     /// By name.
     fn csi_driver<'a>(&'a self, name: &'a str) -> LookupFuture<'a, CsiDriver>;
     /// By name.

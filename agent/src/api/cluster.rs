@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use gantry_base::error::chain;
 use gantry_kube_client::reflector::{self, Query, Reflected};
 use gantry_model::clock::Clock;
 use gantry_model::pod::token::TokenOf;
@@ -28,6 +29,7 @@ use k8s_openapi::api::core::v1;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::storage::v1 as storage;
 use kube::Client;
+use kube::api::{Patch, PatchParams};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -260,6 +262,27 @@ impl Api for Cluster {
             let path = format!("/api/v1/persistentvolumes/{name}");
             let found = self.fetch::<v1::PersistentVolume>(&path).await?;
             Ok(found.map(|object| Arc::new(convert::volume(object))))
+        })
+    }
+
+    fn patch_claim_status<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+        patch: serde_json::Value,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let claims: kube::Api<v1::PersistentVolumeClaim> =
+                kube::Api::namespaced(self.shared.client.clone(), namespace);
+            let (parameters, patch) = (PatchParams::default(), Patch::Strategic(patch));
+            let asked = timeout(PATIENCE * 4, claims.patch_status(name, &parameters, &patch)).await;
+            let message = match asked {
+                Ok(Ok(_)) => return Ok(()),
+                Ok(Err(kube::Error::Api(status))) => status.message,
+                Ok(Err(error)) => chain(&error),
+                Err(_) => "the API server does not answer".to_owned(),
+            };
+            Err(Error { message: format!("patchPVCStatus failed to patch PVC {name:?}: {message}") })
         })
     }
 

@@ -33,6 +33,8 @@ struct State {
     labels: Option<Arc<BTreeMap<String, String>>>,
     services: Vec<Service>,
     handlers: BTreeMap<String, Arc<String>>,
+    /// What claims were told, by name.
+    claim_patches: Vec<(String, serde_json::Value)>,
     /// How many tokens were given.
     tokens: u64,
     followers: BTreeMap<PodUid, (References, watch::Sender<u64>)>,
@@ -41,6 +43,11 @@ struct State {
 impl FakeApi {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What claims were told, by name and in order.
+    pub fn claim_patches(&self) -> Vec<(String, serde_json::Value)> {
+        self.state().claim_patches.clone()
     }
 
     /// Adds or replaces a ConfigMap of namespace `default`.
@@ -190,6 +197,17 @@ impl Api for FakeApi {
 
     fn runtime_handler<'a>(&'a self, class: &'a str) -> LookupFuture<'a, String> {
         ready(self.ask("RuntimeClass", ("", class), |state| state.handlers.get(class).cloned()))
+    }
+
+    fn patch_claim_status<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+        patch: serde_json::Value,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        ready(self.ask("PersistentVolumeClaim", (namespace, name), |state| {
+            state.claim_patches.push((name.to_owned(), patch));
+        }))
     }
 
     fn follow(&self, pod: &Pod) -> watch::Receiver<u64> {

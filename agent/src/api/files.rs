@@ -148,6 +148,16 @@ impl Api for Files {
     }
 
     /// A change of any of them is everybody's: there are few.
+    fn patch_claim_status<'a>(
+        &'a self,
+        _: &'a str,
+        name: &'a str,
+        _: serde_json::Value,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        let message = format!("persistentvolumeclaim {name:?} not found: these pods have no API server");
+        Box::pin(std::future::ready(Err(Error { message })))
+    }
+
     fn follow(&self, _: &Pod) -> watch::Receiver<u64> {
         self.version.subscribe()
     }

@@ -62,6 +62,8 @@ pub(crate) struct Capabilities {
     pub(crate) multi_writer: bool,
     /// VOLUME_MOUNT_GROUP.
     pub(crate) mount_group: bool,
+    /// EXPAND_VOLUME.
+    pub(crate) expand: bool,
     /// GET_VOLUME_STATS.
     pub(crate) usage: bool,
 }
@@ -104,6 +106,27 @@ pub(crate) struct PublishCall {
     pub(crate) volume_context: Map,
     pub(crate) secrets: Map,
     pub(crate) access: Access,
+}
+
+/// NodeExpandVolume.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct ExpandCall {
+    pub(crate) handle: String,
+    pub(crate) target: PathBuf,
+    /// None of a driver that does not stage.
+    pub(crate) staging: Option<PathBuf>,
+    /// At least so large.
+    pub(crate) bytes: i64,
+    pub(crate) secrets: Map,
+    pub(crate) access: Access,
+}
+
+/// Why a volume has not grown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ExpandError {
+    pub(crate) why: String,
+    /// What the driver answered; none when it was not asked, or has not answered.
+    pub(crate) code: Option<Code>,
 }
 
 /// A driver's socket. Each call has a connection of its own: drivers come and go.
@@ -200,6 +223,7 @@ impl Driver {
             stage: has(Rpc::StageUnstageVolume),
             multi_writer: has(Rpc::SingleNodeMultiWriter),
             mount_group: has(Rpc::VolumeMountGroup),
+            expand: has(Rpc::ExpandVolume),
             usage: has(Rpc::GetVolumeStats),
         })
     }
@@ -254,6 +278,32 @@ impl Driver {
             .map(drop)
     }
 
+    /// Makes a volume larger.
+    ///
+    /// # Errors
+    /// When it refuses, or nobody knows what came of it.
+    pub(crate) async fn expand(&self, call: ExpandCall, can: Capabilities) -> Result<(), ExpandError> {
+        let request = wire::NodeExpandVolumeRequest {
+            volume_id: call.handle,
+            volume_path: text(&call.target),
+            capacity_range: Some(wire::CapacityRange { required_bytes: call.bytes, limit_bytes: 0 }),
+            staging_target_path: call.staging.as_deref().map(text).unwrap_or_default(),
+            volume_capability: Some(capability(call.access, can)),
+            secrets: call.secrets,
+        };
+        let mut answered = None;
+        let sent = self.call("NodeExpandVolume", async |mut client| {
+            let answer = client.node_expand_volume(request).await;
+            answered = answer.as_ref().err().map(Status::code);
+            answer
+        });
+        let done = sent.await;
+        done.map(drop).map_err(|error| ExpandError {
+            why: error.why().to_owned(),
+            code: answered.filter(|_| matches!(error, CallError::Final(_))),
+        })
+    }
+
     /// How full the volume is that is mounted there; none of a driver that does not tell.
     ///
     /// # Errors
@@ -280,7 +330,7 @@ impl Driver {
                         (available, total, used);
                 }
                 Unit::Inodes => {
-                    (usage.inodes_free, usage.inodes, usage.inodes_used) = (available, total, used)
+                    (usage.inodes_free, usage.inodes, usage.inodes_used) = (available, total, used);
                 }
                 Unit::Unknown => {}
             }

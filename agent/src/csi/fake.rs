@@ -13,6 +13,7 @@ use gantry_proto::csi::identity_server::{Identity, IdentityServer};
 use gantry_proto::csi::node_server::{Node, NodeServer};
 use gantry_proto::csi::node_service_capability::rpc::Type as Rpc;
 use gantry_proto::csi::node_service_capability::{self as capability};
+use gantry_proto::csi::volume_usage::Unit;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -116,11 +117,22 @@ impl FakeDriver {
         }
     }
 
-    /// It tells how full volumes are.
-    pub(crate) fn tells_usage(&self, usage: &[wire::VolumeUsage]) {
+    /// It makes volumes larger.
+    pub(crate) fn can_expand(&self) {
+        self.state().capabilities.push(Rpc::ExpandVolume);
+    }
+
+    /// It tells how full volumes are: available, total, used.
+    pub(crate) fn tells_usage(&self, bytes: [i64; 3], inodes: [i64; 3]) {
+        let part = |[available, total, used]: [i64; 3], unit: Unit| wire::VolumeUsage {
+            available,
+            total,
+            used,
+            unit: unit.into(),
+        };
         let mut state = self.state();
         state.capabilities.push(Rpc::GetVolumeStats);
-        state.usage = usage.to_vec();
+        state.usage = vec![part(bytes, Unit::Bytes), part(inodes, Unit::Inodes)];
     }
 
     /// What it was asked to do, in order.
@@ -266,6 +278,22 @@ impl Node for FakeDriver {
             usage: state.usage.clone(),
             volume_condition: None,
         }))
+    }
+
+    async fn node_expand_volume(
+        &self,
+        request: Request<wire::NodeExpandVolumeRequest>,
+    ) -> Result<Response<wire::NodeExpandVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let bytes = request.capacity_range.unwrap_or_default().required_bytes.to_string();
+        let act = |state: &mut DriverState| {
+            let there = [&request.volume_path, &request.staging_target_path];
+            match there.iter().all(|path| state.mounted.contains(Path::new(path))) {
+                true => Ok(()),
+                false => Err(io::ErrorKind::NotFound.into()),
+            }
+        };
+        self.call(("expand", &request.volume_id, &bytes), act).await
     }
 
     async fn node_stage_volume(

@@ -70,6 +70,8 @@ struct Slot {
     device: PathBuf,
     /// None when an earlier kubelet has left it, and nobody has looked since.
     attachable: Option<bool>,
+    /// Namespace and name of the claim behind it, where it may grow.
+    claim: Option<(String, String)>,
     /// Whoever has or wants it, by the name of the volume's folder.
     pods: BTreeMap<PodUid, String>,
     turn: Arc<AsyncMutex<Volume>>,
@@ -205,6 +207,7 @@ impl CsiVolumes {
                 .entry(key.clone())
                 .or_insert_with(|| Slot::new(&self.shared.places, driver, handle, None));
             slot.attachable = Some(attachable);
+            slot.claim = wanted.claim.as_ref().map(|claim| (claim.namespace.clone(), claim.name.clone()));
             slot.pods.insert(pod.clone(), wanted.name.clone());
             slot.turn.clone()
         };
@@ -260,7 +263,7 @@ impl CsiVolumes {
         let (mut context, mut own) = (BTreeMap::new(), Some(own));
         loop {
             match volume.next(&pod.uid, facts) {
-                Step::Done => return Ok(()),
+                Step::Done => return self.expand(&mut volume, wanted, pod).await,
                 Step::Refuse => return Err(StepError::before(steps::PUBLISH, IN_USE.to_owned())),
                 Step::Attach => {
                     self.attached(&key, wanted).await?;
@@ -443,6 +446,7 @@ impl Slot {
             handle: handle.to_owned(),
             device: places.device(driver, handle),
             attachable,
+            claim: None,
             pods: BTreeMap::new(),
             turn: Arc::default(),
             leaving: false,

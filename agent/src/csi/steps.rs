@@ -9,17 +9,21 @@ use gantry_model::go_json;
 use gantry_model::pod::Pod;
 use gantry_model::pod::volume::TokenFile;
 
-use super::driver::{Access, CallError, Capabilities, Driver, Map, PublishCall, StageCall};
+use super::driver::{
+    Access, CallError, Capabilities, Driver, ExpandCall, ExpandError, Map, PublishCall, StageCall,
+};
 use super::drivers::Drivers;
+use super::expand::Expansion;
 use super::files::{self, Mounts, Places};
 use super::volume::Outcome;
-use crate::api::{Api, Attachment, CsiDriver, CsiSource};
+use crate::api::{Api, Attachment, ClaimSize, CsiDriver, CsiSource};
 
 /// The key under which a driver finds tokens.
 const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 pub(super) const ATTACH: &str = "MountVolume.WaitForAttach";
 pub(super) const STAGE: &str = "MountVolume.MountDevice";
 pub(super) const PUBLISH: &str = "MountVolume.SetUp";
+pub(super) const EXPAND: &str = "MountVolume.Setup";
 
 /// A volume that a pod wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +38,19 @@ pub(crate) struct WantedVolume {
     pub(crate) one_pod: bool,
     /// It is the pod's own, written inline.
     pub(crate) ephemeral: bool,
+    /// None when it cannot grow: it is the pod's own, or only read.
+    pub(crate) claim: Option<WantedClaim>,
+}
+
+/// The claim behind a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct WantedClaim {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    /// As it was when the pod asked.
+    pub(crate) size: ClaimSize,
+    /// None when it need not grow here.
+    pub(crate) expansion: Option<Expansion>,
 }
 
 impl WantedVolume {
@@ -315,6 +332,43 @@ impl Steps<'_> {
             self.clean(&target);
         }
         Err(failed)
+    }
+
+    /// Makes the volume larger that is mounted at `target`.
+    pub(super) async fn expand(
+        &self,
+        wanted: &WantedVolume,
+        pod: &Pod,
+        bytes: i64,
+    ) -> Result<(), ExpandError> {
+        let source = &wanted.source;
+        let before = |why: String| ExpandError { why, code: None };
+        let driver = self.drivers.get(&source.driver).map_err(before)?;
+        let can = driver.capabilities().await.map_err(|error| {
+            before(format!(
+                "Expander.NodeExpand failed to check if node supports expansion : {}",
+                error.why()
+            ))
+        })?;
+        if !can.expand {
+            return Err(before(format!("NodeExpand is not supported by the CSI driver {}", source.driver)));
+        }
+        let secrets = self.secrets(source.expand_secret.as_ref(), "NodeExpandSecretRef", EXPAND).await;
+        let secrets =
+            secrets.map_err(|error| before(format!("expander.NodeExpand failed: {}", error.why)))?;
+        let call = ExpandCall {
+            handle: source.handle.clone(),
+            target: self.places.target(&pod.uid, &wanted.name),
+            staging: can.stage.then(|| self.places.device(&source.driver, &source.handle)),
+            bytes,
+            secrets,
+            // Whose the files are has been settled when it was published.
+            access: Access { group: None, ..access(source, can, pod) },
+        };
+        driver.expand(call, can).await.map_err(|status| ExpandError {
+            why: format!("Expander.NodeExpand failed to expand the volume : {}", status.why),
+            code: status.code,
+        })
     }
 
     /// Takes a pod's mount back, and then what is known of it.

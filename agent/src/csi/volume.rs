@@ -83,6 +83,8 @@ pub(super) struct Volume {
     pods: BTreeMap<PodUid, Publication>,
     /// Nobody has it any more: whoever waited for a turn looks for it anew.
     pub(super) gone: bool,
+    /// Its driver does not make it larger while it is in use.
+    pub(super) keeps_size: bool,
 }
 
 impl Volume {
@@ -90,7 +92,7 @@ impl Volume {
     pub(super) fn found(device: bool, pods: impl IntoIterator<Item = PodUid>) -> Self {
         let device = if device { Device::Found } else { Device::Absent };
         let pods = pods.into_iter().map(|pod| (pod, Publication::Found)).collect();
-        Self { device, pods, gone: false }
+        Self { device, pods, gone: false, keeps_size: false }
     }
 
     /// A pod is to have it.

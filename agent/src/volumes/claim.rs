@@ -9,7 +9,8 @@ use gantry_model::pod::placement::Term;
 use gantry_model::pod::volume::{ClaimRef, HostPathType, Volume, VolumeSource};
 
 use crate::api::{Api, Claim, PersistentSource};
-use crate::csi::steps::WantedVolume;
+use crate::csi::expand::Expansion;
+use crate::csi::steps::{WantedClaim, WantedVolume};
 
 /// Where the files of a claim are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +66,10 @@ pub(super) async fn find(
         (&mut bound.place, &volume.source)
     {
         wanted.read_only = *read_only;
+        if *read_only {
+            // As upstream, which makes nothing larger that is not written to.
+            wanted.claim = None;
+        }
     }
     Ok(bound)
 }
@@ -109,7 +114,17 @@ async fn backing(api: &dyn Api, pod: &Pod, claim: &str, found: &Claim) -> Result
             volume.claim_uid, found.uid
         )));
     }
-    let place = backing_of(name, &volume.source, volume.one_pod).map_err(failed)?;
+    let mut place = backing_of(name, &volume.source, volume.one_pod).map_err(failed)?;
+    if let VolumeBacking::Csi(wanted) = &mut place {
+        let of = (pod.namespace.as_str(), claim);
+        let expansion = Expansion::of(of, &found.size, &volume);
+        wanted.claim = Some(WantedClaim {
+            namespace: pod.namespace.clone(),
+            name: claim.to_owned(),
+            size: found.size.clone(),
+            expansion,
+        });
+    }
     Ok(BoundVolume {
         place,
         volume: name.clone(),
@@ -135,6 +150,7 @@ fn backing_of(name: &str, source: &PersistentSource, one_pod: bool) -> Result<Vo
             read_only: false,
             one_pod,
             ephemeral: false,
+            claim: None,
         }))),
         PersistentSource::Other(kind) => Err(format!(
             "PV {name:?} is of kind {kind}, which this node does not mount: use a hostPath, local or csi volume"
@@ -168,7 +184,13 @@ mod tests {
     }
 
     fn of(source: PersistentSource) -> PersistentVolume {
-        PersistentVolume { source, claim_uid: "u".into(), one_pod: false, affinity: None }
+        PersistentVolume {
+            source,
+            claim_uid: "u".into(),
+            one_pod: false,
+            affinity: None,
+            capacity: String::new(),
+        }
     }
 
     #[tokio::test]

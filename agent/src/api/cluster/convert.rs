@@ -1,13 +1,16 @@
 //! API objects as the agent knows them. Pure. Called by [`super`].
 
+use std::collections::BTreeMap;
+
 use gantry_model::pod::placement::Operator;
 use k8s_openapi::api::core::v1;
 use k8s_openapi::api::storage::v1 as storage;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::api::node_selector;
 use crate::api::{
-    Attachment, Claim, ConfigMap, CsiDriver, CsiSource, PersistentSource, PersistentVolume, Secret, Service,
-    ServiceAccount, ServicePort,
+    Attachment, Claim, ClaimSize, ConfigMap, CsiDriver, CsiSource, PersistentSource, PersistentVolume,
+    Secret, Service, ServiceAccount, ServicePort,
 };
 
 pub(super) fn config_map(object: v1::ConfigMap) -> ConfigMap {
@@ -46,7 +49,19 @@ pub(super) fn claim(object: v1::PersistentVolumeClaim) -> Claim {
     let owners = object.metadata.owner_references.unwrap_or_default();
     let controller = owners.into_iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid);
     let spec = object.spec.unwrap_or_default();
-    let phase = object.status.and_then(|status| status.phase);
+    let status = object.status.unwrap_or_default();
+    let storage = |of: Option<BTreeMap<String, Quantity>>| {
+        of.and_then(|mut all| all.remove("storage")).map(|amount| amount.0).unwrap_or_default()
+    };
+    let mut statuses = status.allocated_resource_statuses.unwrap_or_default();
+    let size = ClaimSize {
+        version: object.metadata.resource_version.unwrap_or_default(),
+        requested: storage(spec.resources.and_then(|resources| resources.requests)),
+        capacity: storage(status.capacity),
+        allocated: storage(status.allocated_resources),
+        status: statuses.remove("storage").unwrap_or_default(),
+    };
+    let phase = status.phase;
     Claim {
         volume: spec.volume_name.unwrap_or_default(),
         bound: phase.as_deref() == Some("Bound"),
@@ -54,6 +69,7 @@ pub(super) fn claim(object: v1::PersistentVolumeClaim) -> Claim {
         deleted: object.metadata.deletion_timestamp.is_some(),
         uid: object.metadata.uid.unwrap_or_default(),
         controller: controller.unwrap_or_default(),
+        size,
     }
 }
 
@@ -78,7 +94,8 @@ pub(super) fn volume(object: v1::PersistentVolume) -> PersistentVolume {
         };
         node_selector::terms("", required.node_selector_terms, &operator).unwrap_or_default()
     });
-    PersistentVolume { source, claim_uid, one_pod, affinity }
+    let capacity = spec.capacity.and_then(|mut all| all.remove("storage")).map(|amount| amount.0);
+    PersistentVolume { source, claim_uid, one_pod, affinity, capacity: capacity.unwrap_or_default() }
 }
 
 fn csi_source(spec: &v1::PersistentVolumeSpec) -> CsiSource {
@@ -95,6 +112,7 @@ fn csi_source(spec: &v1::PersistentVolumeSpec) -> CsiSource {
         access_modes: spec.access_modes.clone().unwrap_or_default(),
         stage_secret: secret(csi.node_stage_secret_ref),
         publish_secret: secret(csi.node_publish_secret_ref),
+        expand_secret: secret(csi.node_expand_secret_ref),
     }
 }
 

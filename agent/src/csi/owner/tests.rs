@@ -116,8 +116,16 @@ fn wanted() -> WantedVolume {
         access_modes: vec!["ReadWriteOnce".to_owned()],
         stage_secret: None,
         publish_secret: None,
+        expand_secret: None,
     };
-    WantedVolume { name: "pv".to_owned(), source, read_only: false, one_pod: false, ephemeral: false }
+    WantedVolume {
+        name: "pv".to_owned(),
+        source,
+        read_only: false,
+        one_pod: false,
+        ephemeral: false,
+        claim: None,
+    }
 }
 
 fn node(in_use: &[&str], attached: &[&str]) -> Node {

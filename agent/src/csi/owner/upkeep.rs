@@ -1,14 +1,18 @@
 //! What volumes need while their pods run: a driver that shows what changes is asked again and again
-//! (`requiresRepublish` of its CSIDriver). Owns when; the pod's worker has it done. Started by [`super::CsiVolumes::begin`].
+//! (`requiresRepublish` of its CSIDriver), and a claim that has become larger is looked at. Owns when; the pod's worker
+//! has it done. Started by [`super::CsiVolumes::begin`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use gantry_model::pod::PodUid;
 use gantry_model::pod::usage::VolumeUsage;
+use gantry_model::pod::{Pod, PodUid};
+use tonic::Code;
 
 use super::{CsiVolumes, Slot};
-use crate::csi::steps::PUBLISH;
+use crate::csi::expand::Expansion;
+use crate::csi::steps::{EXPAND, PUBLISH, StepError, WantedVolume};
+use crate::csi::volume::Volume;
 
 /// Upstream asks at each sync of the pod, which is about once a minute.
 const EVERY: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 60_000 });
@@ -16,7 +20,8 @@ const EVERY: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 60_00
 /// Until the process ends. Pods come one after the other, so that a driver is not asked for all of them at once.
 pub(super) async fn run(volumes: CsiVolumes) {
     loop {
-        let pods = volumes.republished().await;
+        let mut pods = volumes.republished().await;
+        pods.extend(volumes.growing().await);
         let pause = EVERY / u32::try_from(pods.len()).unwrap_or(u32::MAX).saturating_add(1);
         for pod in pods {
             tokio::time::sleep(pause).await;
@@ -65,5 +70,83 @@ impl CsiVolumes {
             }
         }
         found
+    }
+}
+
+impl CsiVolumes {
+    /// One pod of each volume whose claim waits for this node.
+    pub(super) async fn growing(&self) -> BTreeSet<PodUid> {
+        let mut found = BTreeSet::new();
+        let all: Vec<Slot> = self.slots().values().cloned().collect();
+        for Slot { driver, claim, pods, turn, .. } in all {
+            let (Some((namespace, name)), Some(pod)) = (claim, pods.keys().next()) else { continue };
+            let Ok(driver) = self.shared.drivers.get(&driver) else { continue };
+            if turn.try_lock().is_ok_and(|volume| volume.keeps_size) {
+                continue;
+            }
+            // One that does not answer is asked again, and told of by whoever needs it.
+            if !driver.capabilities().await.is_ok_and(|can| can.expand) {
+                continue;
+            }
+            match self.shared.api.claim(&namespace, &name).await {
+                Ok(Some(claim)) if Expansion::may_wait(&claim.size) => drop(found.insert(pod.clone())),
+                Ok(_) => {}
+                Err(error) => tracing::debug!(name, error = error.message, "a claim cannot be read"),
+            }
+        }
+        found
+    }
+}
+
+/// No other try can succeed (CSI, errors of NodeExpandVolume).
+const INFEASIBLE: [Code; 3] = [Code::InvalidArgument, Code::OutOfRange, Code::NotFound];
+
+impl CsiVolumes {
+    /// Makes a volume larger whose claim waits for that. A pod that starts waits for it; one that runs goes on.
+    pub(super) async fn expand(
+        &self,
+        volume: &mut Volume,
+        wanted: &WantedVolume,
+        pod: &Pod,
+    ) -> Result<(), StepError> {
+        let Some(claim) = wanted.claim.as_ref().filter(|_| !volume.keeps_size) else { return Ok(()) };
+        let Some(expansion) = &claim.expansion else { return Ok(()) };
+        let failed = |why: String| {
+            StepError::before(EXPAND, format!("while expanding volume {:?}: {why}", wanted.name))
+        };
+        let api = &self.shared.api;
+        let patch = |patch| api.patch_claim_status(&expansion.namespace, &expansion.claim, patch);
+        if let Some(progress) = expansion.progress(&claim.size) {
+            patch(progress).await.map_err(|error| {
+                failed(format!("failed to mark node expansion in progress: {}", error.message))
+            })?;
+        }
+        let Err(error) = self.steps().expand(wanted, pod, expansion.bytes).await else {
+            let told = patch(expansion.success()).await;
+            return told.map_err(|error| {
+                failed(format!("mountVolume.NodeExpandVolume update pvc status failed: {}", error.message))
+            });
+        };
+        if let Some(code) = error.code {
+            let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+            let failure = expansion.failure(&error.why, INFEASIBLE.contains(&code), &now);
+            if let Err(error) = patch(failure).await {
+                tracing::error!(
+                    claim = expansion.claim,
+                    error = error.message,
+                    "a claim is not told that it cannot grow"
+                );
+            }
+            if code == Code::FailedPrecondition {
+                volume.keeps_size = true;
+                tracing::warn!(
+                    claim = expansion.claim,
+                    why = error.why,
+                    "a volume does not grow while it is in use"
+                );
+                return Ok(());
+            }
+        }
+        Err(failed(error.why))
     }
 }

@@ -97,7 +97,14 @@ pub(super) fn own(pod: &Pod, name: &str, of: &CsiVolume) -> VolumeBacking {
         ..CsiSource::default()
     };
     let (name, read_only) = (name.to_owned(), of.read_only);
-    VolumeBacking::Csi(Box::new(WantedVolume { name, source, read_only, one_pod: false, ephemeral: true }))
+    VolumeBacking::Csi(Box::new(WantedVolume {
+        name,
+        source,
+        read_only,
+        one_pod: false,
+        ephemeral: true,
+        claim: None,
+    }))
 }
 
 fn detach_all(folder: &Path, mounts: &dyn Mounts) -> Result<(), String> {

@@ -420,7 +420,8 @@ async fn a_persistent_volume_of_another_node_is_not_mounted() {
     let affinity = Some(vec![Term { labels: vec![zone], fields: vec![] }]);
     let claim = Claim { volume: "pv-1".into(), bound: true, uid: "u".into(), ..Claim::default() };
     place.api.put_claim("c", claim);
-    let volume_of = PersistentVolume { source, claim_uid: "u".into(), one_pod: true, affinity };
+    let volume_of =
+        PersistentVolume { source, claim_uid: "u".into(), one_pod: true, affinity, capacity: String::new() };
     place.api.put_volume("pv-1", volume_of);
     let pod = with(
         vec![volume("data", VolumeSource::Claim { claim: ClaimRef::Named("c".into()), read_only: false })],

@@ -1,9 +1,11 @@
 //! Volumes of pods that run: published again, and with tokens that have not run out.
 
-use gantry_proto::csi as wire;
-use gantry_proto::csi::volume_usage::Unit;
+use std::collections::BTreeSet;
 
 use super::*;
+use crate::api::{Claim, ClaimSize, PersistentSource, PersistentVolume};
+use crate::csi::expand::Expansion;
+use crate::csi::steps::WantedClaim;
 
 const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
@@ -76,11 +78,7 @@ async fn a_driver_tells_how_full_a_mounted_volume_is_where_it_can() {
     assert_eq!(usage().await, Ok(None), "the pod has no such volume");
     bed.mount(&pod, &wanted()).await.unwrap();
     assert_eq!(usage().await, Ok(None), "the driver cannot tell");
-    let part = |unit: Unit, numbers: [i64; 3]| {
-        let [available, total, used] = numbers;
-        wire::VolumeUsage { available, total, used, unit: unit.into() }
-    };
-    bed.driver.tells_usage(&[part(Unit::Bytes, [7, 10, 3]), part(Unit::Inodes, [-1, 5, 2])]);
+    bed.driver.tells_usage([7, 10, 3], [-1, 5, 2]);
     let told = usage().await.unwrap().unwrap();
     assert_eq!((told.available_bytes, told.capacity_bytes, told.used_bytes), (Some(7), Some(10), Some(3)));
     assert_eq!(
@@ -94,4 +92,83 @@ async fn a_driver_tells_how_full_a_mounted_volume_is_where_it_can() {
     assert_eq!(bed.metrics.csi_operations.count(labels("/csi.v1.Node/NodePublishVolume")), 1);
     bed.drivers.remove(DRIVER);
     assert!(usage().await.unwrap_err().contains("not found in the list of registered CSI drivers"));
+}
+
+fn growing(status: &str) -> WantedVolume {
+    let size = ClaimSize {
+        version: "7".to_owned(),
+        requested: "2Ki".to_owned(),
+        capacity: "1Ki".to_owned(),
+        allocated: "2Ki".to_owned(),
+        status: status.to_owned(),
+    };
+    let volume = PersistentVolume {
+        source: PersistentSource::Other(String::new()),
+        claim_uid: String::new(),
+        one_pod: false,
+        affinity: None,
+        capacity: "2Ki".to_owned(),
+    };
+    let expansion = Expansion::of(("default", "data"), &size, &volume);
+    let claim = WantedClaim { namespace: "default".to_owned(), name: "data".to_owned(), size, expansion };
+    WantedVolume { claim: Some(claim), ..wanted() }
+}
+
+/// What the claim was told, of its status.
+fn told(bed: &Bed) -> Vec<serde_json::Value> {
+    bed.api.claim_patches().into_iter().map(|(_, mut patch)| patch["status"].take()).collect()
+}
+
+#[tokio::test]
+async fn a_volume_grows_before_its_pod_starts_and_its_claim_is_told() {
+    let bed = Bed::new();
+    let (pod, pending) = (pod("a"), growing("NodeResizePending"));
+    let error = bed.mount(&pod, &pending).await.unwrap_err();
+    assert!(error.contains("NodeExpand is not supported by the CSI driver d.example"), "{error}");
+    bed.driver.can_expand();
+    bed.patiently(&pod, &pending).await;
+    assert_eq!(bed.driver.calls(), ["stage h1", "publish h1 a", "expand h1 2048"]);
+    let told = told(&bed);
+    assert_eq!(told[0]["allocatedResourceStatuses"]["storage"], "NodeResizeInProgress");
+    assert_eq!(told.last().unwrap()["capacity"]["storage"], "2Ki");
+    bed.mount(&pod, &wanted()).await.unwrap();
+    assert_eq!(bed.driver.calls().len(), 3, "its claim says that it is done");
+    bed.volumes.unmount_all(&pod.uid).await.unwrap();
+    bed.empty().await;
+}
+
+#[tokio::test]
+async fn a_claim_is_told_why_its_volume_cannot_grow_and_nobody_insists_on_one_in_use() {
+    let bed = Bed::new();
+    bed.driver.can_expand();
+    let (pod, wanted) = (pod("a"), growing("NodeResizeInProgress"));
+    bed.driver.fails("expand", Trouble::Refused(Code::OutOfRange));
+    let error = bed.mount(&pod, &wanted).await.unwrap_err();
+    assert!(error.contains("while expanding volume \"pv\""), "{error}");
+    assert_eq!(told(&bed)[0]["allocatedResourceStatuses"]["storage"], "NodeResizeInfeasible");
+    bed.driver.fails("expand", Trouble::Refused(Code::FailedPrecondition));
+    bed.patiently(&pod, &wanted).await;
+    assert_eq!(told(&bed)[1]["conditions"][0]["type"], "NodeResizeError");
+    bed.mount(&pod, &wanted).await.unwrap();
+    let calls = ["stage h1", "publish h1 a", "expand h1 2048 refused", "expand h1 2048 refused"];
+    assert_eq!(bed.driver.calls(), calls, "not while it is in use");
+}
+
+#[tokio::test]
+async fn a_claim_that_waits_for_the_node_is_seen_while_a_pod_has_its_volume() {
+    let bed = Bed::new();
+    bed.driver.can_expand();
+    let (pod, pending) = (pod("a"), growing("NodeResizePending"));
+    let size = pending.claim.as_ref().unwrap().size.clone();
+    bed.api.put_claim(
+        "data",
+        Claim { size: ClaimSize { status: String::new(), ..size.clone() }, ..Claim::default() },
+    );
+    let claim = pending.claim.clone().map(|claim| WantedClaim { expansion: None, ..claim });
+    bed.mount(&pod, &WantedVolume { claim, ..wanted() }).await.unwrap();
+    assert_eq!(bed.volumes.growing().await, BTreeSet::new());
+    bed.api.put_claim("data", Claim { size, ..Claim::default() });
+    assert_eq!(bed.volumes.growing().await, [pod.uid.clone()].into());
+    bed.volumes.unmount_all(&pod.uid).await.unwrap();
+    assert_eq!(bed.volumes.growing().await, BTreeSet::new());
 }
