@@ -14,6 +14,7 @@
 )]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a test program")]
 
+mod csi;
 mod deployment;
 mod devices;
 mod health;
@@ -43,10 +44,12 @@ use self::spec::Spec;
 type SpecRun = fn(&Spec<'_>) -> Result<()>;
 
 /// Specs by name, those that take longest first. They run beside each other.
-const BESIDE: [(&str, SpecRun); 27] = [
+const BESIDE: [(&str, SpecRun); 30] = [
     ("pods_above_limits_of_local_storage_are_evicted", health::local_storage),
     ("an_autoscaler_follows_the_load_up_and_down", scaling::autoscaler),
     ("a_cron_job_ticks_with_the_clock", jobs::cron_job),
+    ("a_csi_drivers_volumes_follow_a_stateful_sets_pods", csi::stateful_set),
+    ("an_inline_csi_volume_lives_as_long_as_its_pod", csi::inline),
     ("a_stateful_sets_volumes_follow_their_pods", sets::stateful_set),
     ("a_changed_config_map_arrives_in_its_volume", volumes::config_map),
     ("a_device_plugins_devices_are_given_to_pods", devices::device_plugin),
@@ -71,6 +74,7 @@ const BESIDE: [(&str, SpecRun); 27] = [
     ("a_job_runs_to_its_end", jobs::job),
     ("a_pods_requests_are_few", requests::few),
     ("a_pods_token_is_its_service_accounts", volumes::token),
+    ("the_tests_csi_driver_passes_the_sanity_suite", csi::sanity),
 ];
 
 /// Those that CI runs on each change, with the filter `smoke`: one of each kind, sturdy and short.
@@ -89,7 +93,10 @@ const SMOKE: [&str; 11] = [
 ];
 
 /// After the others, one by one: these take the node from everyone.
-const ALONE: [(&str, SpecRun); 1] = [("a_drained_node_is_empty_until_it_is_uncordoned", scaling::drain)];
+const ALONE: [(&str, SpecRun); 2] = [
+    ("a_pod_ends_when_its_killed_csi_driver_is_back", csi::killed),
+    ("a_drained_node_is_empty_until_it_is_uncordoned", scaling::drain),
+];
 
 /// How many run at a time: they wait most of theirs.
 const THREADS: usize = 5;

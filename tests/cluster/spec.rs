@@ -65,7 +65,7 @@ impl Spec<'_> {
         };
         let deleted = kubectl.run(&["delete", "namespace", &spec.namespace, "--timeout=120s"]).map(drop);
         let label = format!("{MARK}={}", spec.namespace);
-        let kinds = "storageclasses,persistentvolumes";
+        let kinds = "storageclasses,persistentvolumes,csidrivers,clusterrolebindings";
         let beside = kubectl.run(&["delete", kinds, "--selector", &label, "--timeout=60s"]).map(drop);
         outcome.with_context(|| told)?;
         deleted?;
@@ -108,6 +108,11 @@ impl Spec<'_> {
         self.cluster.audit_log()
     }
 
+    /// Kills the node's kubelet and starts it again.
+    pub(crate) fn kill_kubelet(&self) -> Result<()> {
+        self.cluster.kill_kubelet()
+    }
+
     /// The node's name.
     pub(crate) fn node(&self) -> String {
         self.cluster.node()
@@ -124,7 +129,8 @@ impl Spec<'_> {
         self.cluster.kubectl().apply(&object).map(drop)
     }
 
-    /// Applies a StorageClass or a PersistentVolume, which belong to no namespace, for as long as the spec runs.
+    /// Applies a StorageClass, a PersistentVolume, a CSIDriver or a ClusterRoleBinding, which belong to no namespace, for
+    /// as long as the spec runs.
     pub(crate) fn apply_beside(&self, mut object: Value) -> Result<()> {
         object["metadata"]["labels"][MARK] = Value::String(self.namespace.clone());
         self.cluster.kubectl().apply(&object).map(drop)

@@ -22,6 +22,7 @@ pub mod runtime;
 pub mod watched;
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -146,7 +147,7 @@ impl Errors {
 #[derive(Debug)]
 pub struct Cluster {
     // As in NodeBase.
-    kubelet: Option<Kubelet>,
+    kubelet: Mutex<Option<Kubelet>>,
     control_plane: ControlPlane,
     ground: NodeBase,
     kubectl: Kubectl,
@@ -177,7 +178,7 @@ impl Cluster {
         let control_plane =
             ControlPlane::start(&folders, &pki, &node_ip.to_string(), options.join, &kubectl)?;
         kubectl.apply(&addons::rights()).context("give rights")?;
-        let mut cluster = Self { kubelet: None, control_plane, ground, kubectl, pki, options };
+        let mut cluster = Self { kubelet: Mutex::new(None), control_plane, ground, kubectl, pki, options };
         if cluster.options.addons {
             cluster.add_addons()?;
         }
@@ -255,7 +256,22 @@ impl Cluster {
     /// # Errors
     /// When there is none.
     pub fn kubelet(&mut self) -> Result<&mut Kubelet> {
-        self.kubelet.as_mut().context("the cluster has no kubelet")
+        self.own_kubelet().as_mut().context("the cluster has no kubelet")
+    }
+
+    fn own_kubelet(&mut self) -> &mut Option<Kubelet> {
+        self.kubelet.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Kills the kubelet and starts it again, beside whatever else is done with the cluster.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be killed or started.
+    pub fn kill_kubelet(&self) -> Result<()> {
+        let mut kubelet = self.kubelet.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = kubelet.as_mut().context("the cluster has no kubelet")?.process();
+        process.kill()?;
+        process.restart()
     }
 
     /// A process of the control plane by its name, to be killed and started again.
@@ -271,7 +287,7 @@ impl Cluster {
     /// # Errors
     /// When it cannot be waited for.
     pub fn stop_kubelet(&mut self) -> Result<()> {
-        let Some(mut kubelet) = self.kubelet.take() else { return Ok(()) };
+        let Some(mut kubelet) = self.own_kubelet().take() else { return Ok(()) };
         kubelet.process().stop()?;
         if kubelet.kind() == kubelet::KubeletKind::Node {
             self.ground.runtime.take_over()?;
@@ -284,7 +300,7 @@ impl Cluster {
     /// # Errors
     /// When one runs, or it cannot be started.
     pub fn start_kubelet(&mut self, kind: kubelet::KubeletKind) -> Result<()> {
-        if self.kubelet.is_some() {
+        if self.own_kubelet().is_some() {
             bail!("a kubelet runs already");
         }
         let logs = self.options.folder.join("log");
@@ -299,7 +315,8 @@ impl Cluster {
         if kind == kubelet::KubeletKind::Node {
             self.ground.runtime.give_way()?;
         }
-        self.kubelet = Some(Kubelet::start(kind, &facts, &self.pki)?);
+        let kubelet = Kubelet::start(kind, &facts, &self.pki)?;
+        *self.own_kubelet() = Some(kubelet);
         Ok(())
     }
 
@@ -335,7 +352,7 @@ impl Cluster {
     pub fn check(&mut self) -> Result<()> {
         self.control_plane.check()?;
         self.ground.runtime.process().check()?;
-        self.kubelet.as_mut().map_or(Ok(()), |kubelet| kubelet.process().check())
+        self.own_kubelet().as_mut().map_or(Ok(()), |kubelet| kubelet.process().check())
     }
 
     fn kubelet_log(&self) -> String {

@@ -146,7 +146,7 @@ pub(crate) fn prepare(suites: bool) -> Result<PathBuf> {
 pub(crate) fn prepare_beside(own: &Path, suites: bool) -> Result<()> {
     use programs::Set;
     Programs::build()?;
-    programs::build(&[Set::ControlPlane, Set::Node, Set::Images, Set::Dns, Set::Metrics])?;
+    programs::build(&[Set::ControlPlane, Set::Node, Set::Images, Set::Dns, Set::Metrics, Set::Csi])?;
     build_images(own, &[images::Set::Cluster])?;
     if suites {
         programs::build(&[Set::Kubeadm, Set::E2e, Set::E2eNode])?;

@@ -25,7 +25,7 @@ const EDITION: u32 = 2;
 /// What is built together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Set {
-    /// pause, busybox, agnhost, nginx; kube-proxy, CoreDNS, metrics-server
+    /// pause, busybox, agnhost, nginx; kube-proxy, CoreDNS, metrics-server; a CSI driver and its sidecars
     Cluster,
     /// What only upstream's suites name
     Suites,

@@ -32,7 +32,12 @@ fn cluster() -> Vec<Recipe> {
     vec![
         recipe(&["pause:3.10.2", "pause:3.10.1", "pause:3.10"], &[Own("gantry-pause")], NONE, pause),
         recipe(
-            &["e2e-test-images/busybox:1.37.0-1", "library/busybox:latest", "library/busybox:1.37"],
+            &[
+                "e2e-test-images/busybox:1.37.0-1",
+                "library/busybox:latest",
+                "library/busybox:1.37",
+                "e2e-test-images/busybox:1.36.1-1",
+            ],
             &[Own("gantry-workload")],
             BUSYBOX,
             busybox,
@@ -58,6 +63,35 @@ fn cluster() -> Vec<Recipe> {
         recipe(&["coredns/coredns:v1.15.0"], &[Go("coredns")], NONE, || alone(Go("coredns"), "coredns", "")),
         recipe(&["metrics-server/metrics-server:v0.9.0"], &[Go("metrics-server")], NONE, || {
             alone(Go("metrics-server"), "metrics-server", "65534")
+        }),
+    ]
+    .into_iter()
+    .chain(csi())
+    .collect()
+}
+
+/// The tests' CSI driver, and stand-ins for the sidecars that go with one: none is upstream's, all have upstream's names.
+fn csi() -> Vec<Recipe> {
+    let recipe = |names, programs, make| Recipe { names, programs, packages: NONE, make };
+    vec![
+        recipe(&["sig-storage/hostpathplugin:v1.17.1"], &[Go("hostpathplugin")], || {
+            let own = Layer::default().file("hostpathplugin", 0o755, Go("hostpathplugin").read()?);
+            let layers = vec![Layer::busybox()?, own];
+            Ok(Image { layers, entrypoint: vec!["/hostpathplugin".into()], env: path(), ..Image::default() })
+        }),
+        recipe(
+            &["sig-storage/csi-node-driver-registrar:v2.16.0"],
+            &[Go("csi-node-driver-registrar")],
+            || alone(Go("csi-node-driver-registrar"), "csi-node-driver-registrar", ""),
+        ),
+        recipe(&["sig-storage/csi-provisioner:v6.1.1"], &[Go("csi-provisioner")], || {
+            alone(Go("csi-provisioner"), "csi-provisioner", "")
+        }),
+        recipe(&["sig-storage/csi-attacher:v4.11.0"], &[Go("csi-attacher")], || {
+            alone(Go("csi-attacher"), "csi-attacher", "")
+        }),
+        recipe(&["sig-storage/csi-resizer:v2.1.0"], &[Go("csi-resizer")], || {
+            alone(Go("csi-resizer"), "csi-resizer", "")
         }),
     ]
 }
