@@ -13,6 +13,7 @@ pub mod host;
 mod host_path;
 mod hosts_file;
 mod labels;
+mod medium;
 mod metrics;
 mod mounts;
 mod orphans;

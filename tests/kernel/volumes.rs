@@ -1,7 +1,7 @@
 //! The agent's volumes and cgroup tree where they need root: mounts, trap 11, sub-paths, classes.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -16,7 +16,9 @@ use gantry_agent::volumes::{MountsOf, PodFacts, Volumes};
 use gantry_agent::{cgroups, manifest, volumes};
 use gantry_model::mount::Mount;
 use gantry_model::pod::Pod;
+use gantry_model::pod::volume::{Medium, VolumeSource};
 use gantry_tests::leakcheck::{mounts, tagged_cgroups};
+use gantry_tests::not_run;
 use gantry_tests::place::{self, cgroup, driver};
 
 /// What manifests describe, with volumes in a folder of their own.
@@ -128,6 +130,47 @@ fn memory_is_mounted_with_its_limit_and_belongs_to_the_group() -> Result<()> {
     assert_eq!(rustix::fs::stat(place.root.path().join("data"))?.st_gid, 0);
     place.tear_down()?;
     assert_eq!(mounted_below(place.root.path())?, Vec::<PathBuf>::new());
+    Ok(())
+}
+
+fn ask_for_pages(place: &mut VolumeFixture, resource: &str) -> Result<()> {
+    let pod = place.pods.first_mut().context("a pod")?;
+    let container = pod.containers.first_mut().context("a container")?;
+    container.written.requests = [(resource.to_owned(), "1Gi".to_owned())].into();
+    Ok(())
+}
+
+#[test]
+fn huge_pages_are_mounted_in_the_size_that_the_pod_asks_for_and_belong_to_the_group() -> Result<()> {
+    if !Path::new("/sys/kernel/mm/hugepages/hugepages-2048kB").exists() {
+        not_run("the kernel has no huge pages of 2 MiB");
+        return Ok(());
+    }
+    let mut place = place_of(VOLUMES)?;
+    let pod = place.pods.first_mut().context("a pod")?;
+    let volume = pod.volumes.iter_mut().find(|volume| volume.name == "memory").context("a volume")?;
+    volume.source = VolumeSource::EmptyDir { medium: Medium::HugePages(None), size_limit: None };
+    let refused = place.set_up().expect_err("nobody asks for pages");
+    assert!(refused.to_string().contains("there is no resource request for huge pages"), "{refused}");
+    ask_for_pages(&mut place, "hugepages-2Mi")?;
+    place.set_up()?;
+    place.set_up()?;
+    let folder = place.folder()?;
+    let on = folder.join("volumes/kubernetes.io~empty-dir/memory");
+    let kinds: Vec<_> =
+        mounts()?.into_iter().filter(|mount| mount.point == on).map(|mount| mount.kind).collect();
+    assert_eq!(kinds, ["hugetlbfs"], "once, however often it is set up");
+    assert_eq!(rustix::fs::statvfs(&on)?.f_bsize, 2 << 20);
+    assert_eq!(fs::metadata(&on)?.gid(), 4242);
+    ask_for_pages(&mut place, "hugepages-1Gi")?;
+    let refused = place.set_up().expect_err("pages of 2Mi are mounted");
+    assert!(
+        refused.to_string().contains("pagesize '2Mi' and requested medium size '1Gi' differ"),
+        "{refused}"
+    );
+    place.tear_down()?;
+    assert_eq!(mounted_below(&folder)?, Vec::<PathBuf>::new());
+    assert!(!folder.exists());
     Ok(())
 }
 

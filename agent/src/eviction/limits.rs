@@ -2,7 +2,7 @@
 //! pod and of its containers. Pure: owns the comparison and upstream's words for it; never measures. Called by
 //! [`super::run`].
 
-use gantry_model::pod::volume::VolumeSource;
+use gantry_model::pod::volume::{Medium, VolumeSource};
 use gantry_model::pod::{Container, Pod};
 use gantry_model::quantity;
 use gantry_model::requests::peak;
@@ -94,7 +94,8 @@ fn of_container(container: &ContainerUse, images_apart: bool) -> Used {
 /// Volumes that count for the pod: emptyDirs and ConfigMaps, as upstream's `IsLocalEphemeralVolume`.
 fn is_on_disk(source: &VolumeSource) -> bool {
     match source {
-        VolumeSource::EmptyDir { memory, .. } | VolumeSource::Projected { memory, .. } => !memory,
+        VolumeSource::EmptyDir { medium, .. } => *medium == Medium::Disk,
+        VolumeSource::Projected { memory, .. } => !memory,
         VolumeSource::HostPath { .. }
         | VolumeSource::Claim { .. }
         | VolumeSource::Csi(_)

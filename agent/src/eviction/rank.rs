@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 
 use gantry_model::pod::Pod;
-use gantry_model::pod::volume::VolumeSource;
+use gantry_model::pod::volume::{Medium, VolumeSource};
 use gantry_model::requests::requests;
 use gantry_model::signal::{Signal, Starved};
 
@@ -99,7 +99,8 @@ fn on_disk(pod: &Pod, used: &PodUse, parts: StorageParts) -> Used {
 /// Takes room of the node's own disk.
 fn is_local(source: &VolumeSource) -> bool {
     match source {
-        VolumeSource::EmptyDir { memory, .. } | VolumeSource::Projected { memory, .. } => !memory,
+        VolumeSource::EmptyDir { medium, .. } => *medium == Medium::Disk,
+        VolumeSource::Projected { memory, .. } => !memory,
         VolumeSource::HostPath { .. } => true,
         VolumeSource::Claim { .. } | VolumeSource::Csi(_) | VolumeSource::Image { .. } => false,
     }

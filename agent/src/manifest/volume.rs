@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use gantry_model::pod::volume::{
-    ClaimRef, CsiVolume, DownwardFile, DownwardValue, HostPathType, KeyToPath, KeysOf, Projection,
+    ClaimRef, CsiVolume, DownwardFile, DownwardValue, HostPathType, KeyToPath, KeysOf, Medium, Projection,
     Propagation, RecursiveReadOnly, SizeLimit, SubPath, TokenFile, Volume, VolumeMount, VolumeSource,
 };
 use gantry_model::{names, quantity};
@@ -113,7 +113,7 @@ fn source_of(at: &str, volume: api::Volume, source: ManifestSource) -> Result<Vo
         Ok(())
     };
     take("csi", csi.map(|s| csi_of(&format!("{at}.csi"), s, source)))?;
-    take("emptyDir", empty_dir.map(|s| empty_dir_of(&format!("{at}.emptyDir"), s)))?;
+    take("emptyDir", empty_dir.map(|s| empty_dir_of(&format!("{at}.emptyDir"), s, source)))?;
     take("hostPath", host_path.map(|s| host_path_of(&format!("{at}.hostPath"), s)))?;
     take("image", image.map(|s| image_of(&format!("{at}.image"), s)))?;
     let claim = persistent_volume_claim;
@@ -124,22 +124,12 @@ fn source_of(at: &str, volume: api::Volume, source: ManifestSource) -> Result<Vo
     take("downwardAPI", downward_api.map(|s| downward_of(&format!("{at}.downwardAPI"), s)))?;
     take("projected", projected.map(|s| projected_of(&format!("{at}.projected"), s)))?;
     // The API server makes an emptyDir of a volume that says nothing.
-    Ok(found.unwrap_or(VolumeSource::EmptyDir { memory: false, size_limit: None }))
+    Ok(found.unwrap_or(VolumeSource::EmptyDir { medium: Medium::Disk, size_limit: None }))
 }
 
-fn empty_dir_of(at: &str, source: api::EmptyDirVolumeSource) -> Result<VolumeSource> {
-    let api::EmptyDirVolumeSource { medium, size_limit } = source;
-    let memory = match medium.as_deref() {
-        None | Some("") => false,
-        Some("Memory") => true,
-        Some(pages) if pages.starts_with("HugePages") => {
-            return Err(FieldError::Unsupported { field: format!("{at}.medium {pages}") });
-        }
-        Some(other) => {
-            return one_of(format!("{at}.medium"), other, &[("", ()), ("HugePages", ()), ("Memory", ())])
-                .map(|()| VolumeSource::EmptyDir { memory: false, size_limit: None });
-        }
-    };
+fn empty_dir_of(at: &str, volume: api::EmptyDirVolumeSource, source: ManifestSource) -> Result<VolumeSource> {
+    let api::EmptyDirVolumeSource { medium, size_limit } = volume;
+    let medium = medium_of(format!("{at}.medium"), medium.as_deref().unwrap_or_default(), source)?;
     let size_limit = match size_limit {
         None => None,
         Some(Quantity(text)) => {
@@ -148,7 +138,26 @@ fn empty_dir_of(at: &str, source: api::EmptyDirVolumeSource) -> Result<VolumeSou
             (bytes > 0).then(|| SizeLimit { bytes, shown: quantity::like(bytes, &text) })
         }
     };
-    Ok(VolumeSource::EmptyDir { memory, size_limit })
+    Ok(VolumeSource::EmptyDir { medium, size_limit })
+}
+
+/// A file asks for no huge pages, so there are none for its volumes.
+fn medium_of(field: String, text: &str, source: ManifestSource) -> Result<Medium> {
+    let size = match text.strip_prefix("HugePages") {
+        Some(_) if source == ManifestSource::File => {
+            return Err(FieldError::Unsupported { field: format!("{field} {text}") });
+        }
+        Some("") => return Ok(Medium::HugePages(None)),
+        Some(rest) => rest.strip_prefix('-'),
+        None => None,
+    };
+    let Some(size) = size else {
+        // The name alone is answered above.
+        let all = [("", Medium::Disk), ("HugePages", Medium::HugePages(None)), ("Memory", Medium::Memory)];
+        return one_of(field, text, &all);
+    };
+    let bytes = quantity::parse_units(size).map_err(|source| FieldError::Quantity { field, source })?;
+    Ok(Medium::HugePages(Some(bytes)))
 }
 
 fn host_path_of(at: &str, source: api::HostPathVolumeSource) -> Result<VolumeSource> {
@@ -498,4 +507,26 @@ fn propagation_of(field: &str, text: Option<String>, privileged: bool) -> Result
         ));
     }
     Ok(propagation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn huge_pages_are_a_medium_of_an_api_servers_pods() {
+        let of = |text, source| {
+            let medium = api::EmptyDirVolumeSource { medium: Some(text), ..Default::default() };
+            empty_dir_of("at", medium, source).map_err(|error| error.to_string())
+        };
+        let api = |text: &str| of(text.to_owned(), ManifestSource::Api);
+        let pages = |size| Ok(VolumeSource::EmptyDir { medium: Medium::HugePages(size), size_limit: None });
+        assert_eq!(api("HugePages"), pages(None));
+        assert_eq!(api("HugePages-2Mi"), pages(Some(2 << 20)));
+        assert_eq!(api("HugePages-1Gi"), pages(Some(1 << 30)));
+        assert!(api("HugePages-").unwrap_err().starts_with("at.medium"));
+        assert!(api("HugePagesOf").unwrap_err().starts_with("at.medium: Unsupported value"));
+        let file = of("HugePages".to_owned(), ManifestSource::File).unwrap_err();
+        assert_eq!(file, "at.medium HugePages is not supported yet: remove it");
+    }
 }

@@ -28,7 +28,6 @@ use std::time::Instant;
 
 use futures_util::future::{BoxFuture, join_all};
 use gantry_metrics::Metrics;
-use gantry_model::cgroup::limits::{self, Rules};
 use gantry_model::mount::{Mount, MountedImage};
 use gantry_model::pod::usage::VolumeUsage;
 use gantry_model::pod::volume::{
@@ -38,6 +37,7 @@ use gantry_model::pod::{Container, Pod, PodUid};
 
 use super::atomic::Payload;
 use super::claim::VolumeBacking;
+use super::medium::{Ground, ground, sizes_differ};
 use super::metrics::VolumeMetrics;
 use super::payload::payload;
 use super::sub_path;
@@ -166,7 +166,7 @@ impl HostVolumes {
         let path = path_of(folder, ready.volume, ready.place.as_ref())?;
         let note = folder.join("plugins").join(EMPTY_DIR).join(&ready.volume.name).join("ready");
         let fs_group = pod.security.fs_group.and_then(|group| u32::try_from(group).ok());
-        let size = tmpfs_size(pod, &ready.volume.source, self.node.memory);
+        let ground = ground(pod, &ready.volume.source, self.node.memory)?;
         let now = jiff::Timestamp::now().strftime("%Y_%m_%d_%H_%M_%S").to_string();
         let (source, files, place) = (ready.volume.source.clone(), ready.files, ready.place);
         let policy = pod.security.fs_group_on_root_mismatch;
@@ -186,17 +186,17 @@ impl HostVolumes {
             VolumeSource::HostPath { kind, .. } => host_path::check(&path, kind),
             // The runtime's: nothing of it is a folder of the pod.
             VolumeSource::Image { .. } => Ok(()),
-            VolumeSource::EmptyDir { memory, .. } => {
-                if is_ready(&note, &path, memory)? {
+            VolumeSource::EmptyDir { .. } => {
+                if is_ready(&note, &path, ground)? {
                     return Ok(());
                 }
-                room(&path, memory.then_some(size))?;
+                room(&path, ground)?;
                 ownership::set_empty_dir(&path, fs_group)
                     .map_err(|e| format!("chmod {}: {e}", path.display()))?;
                 set_ready(&note).map_err(|e| format!("write {}: {e}", note.display()))
             }
-            VolumeSource::Projected { memory, .. } => {
-                room(&path, memory.then_some(size))?;
+            VolumeSource::Projected { .. } => {
+                room(&path, ground)?;
                 atomic::write(&path, &files.unwrap_or_default(), fs_group, &now)
                     .map_err(|e| format!("write {}: {e}", path.display()))
             }
@@ -399,34 +399,30 @@ fn expand_strictly(expr: &str, env: &[(String, String)]) -> Result<String, Strin
     Err(format!("missing value for {}", missing.into_iter().collect::<Vec<_>>().join(", ")))
 }
 
-/// Of what the pod's cgroup holds it to, what pods may have and the volume's own limit the smallest.
-fn tmpfs_size(pod: &Pod, source: &VolumeSource, node: i64) -> i64 {
-    let of_pod = limits::of_pod(pod, &Rules::default()).memory;
-    let own = match source {
-        VolumeSource::EmptyDir { size_limit, .. } => size_limit.as_ref().map(|limit| limit.bytes),
-        VolumeSource::HostPath { .. }
-        | VolumeSource::Projected { .. }
-        | VolumeSource::Claim { .. }
-        | VolumeSource::Csi(_)
-        | VolumeSource::Image { .. } => None,
-    };
-    [of_pod, own].into_iter().flatten().filter(|limit| *limit > 0).fold(node, i64::min)
-}
-
 fn make_folder(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o750).create(path)
 }
 
 /// Whether an emptyDir was made before: then its mode and owner are the containers' to change. The
-/// note outlives a reboot, a tmpfs does not.
-fn is_ready(note: &Path, volume: &Path, memory: bool) -> Result<bool, String> {
+/// note outlives a reboot, a mount does not.
+fn is_ready(note: &Path, volume: &Path, ground: Ground) -> Result<bool, String> {
     if !note.is_file() {
         return Ok(false);
     }
-    if memory {
-        return mounts::is_mount_point(volume).map_err(|error| format!("stat {}: {error}", volume.display()));
+    if ground == Ground::Folder { Ok(volume.is_dir()) } else { is_mounted(volume, ground) }
+}
+
+/// Whether the file system that the folder is to have is there. Huge pages of another size are an error.
+fn is_mounted(path: &Path, ground: Ground) -> Result<bool, String> {
+    let failed = |error: io::Error| format!("stat {}: {error}", path.display());
+    if !mounts::is_mount_point(path).map_err(failed)? {
+        return Ok(false);
     }
-    Ok(volume.is_dir())
+    let Ground::HugePages(wanted) = ground else { return Ok(true) };
+    match mounts::huge_page_size(path).map_err(failed)? {
+        Some(found) if found != wanted => Err(sizes_differ(path, found, wanted)),
+        found => Ok(found.is_some()),
+    }
 }
 
 fn set_ready(note: &Path) -> io::Result<()> {
@@ -436,14 +432,16 @@ fn set_ready(note: &Path) -> io::Result<()> {
     fs::write(note, "")
 }
 
-/// The folder of a volume, with a tmpfs of that size on it if there is to be one.
-fn room(path: &Path, tmpfs: Option<i64>) -> Result<(), String> {
+/// The folder of a volume, with a file system on it if there is to be one.
+fn room(path: &Path, ground: Ground) -> Result<(), String> {
     make_folder(path).map_err(|error| format!("mkdir {}: {error}", path.display()))?;
-    let mounted =
-        mounts::is_mount_point(path).map_err(|error| format!("stat {}: {error}", path.display()))?;
-    if let Some(size) = tmpfs.filter(|_| !mounted) {
-        mounts::tmpfs(path, size).map_err(|error| format!("mount tmpfs on {}: {error}", path.display()))?;
-    }
+    let (kind, done) = match ground {
+        _ if is_mounted(path, ground)? => ("", Ok(())),
+        Ground::Folder => ("", Ok(())),
+        Ground::Tmpfs(size) => ("tmpfs", mounts::tmpfs(path, size)),
+        Ground::HugePages(size) => ("hugetlbfs", mounts::hugetlbfs(path, size)),
+    };
+    done.map_err(|error| format!("mount {kind} on {}: {error}", path.display()))?;
     let found = fs::symlink_metadata(path).map_err(|error| format!("stat {}: {error}", path.display()))?;
     let mode = found.permissions().mode() & 0o7777;
     // Whoever the container runs as looks into it. The set-group-ID bit of an fsGroup stays, and the

@@ -10,12 +10,15 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gantry_base::mountinfo::{self, MountInfo};
-use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statfs, statx};
 use rustix::io::Errno;
 use rustix::mount::{
     FsOpenFlags, MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
     fsconfig_set_flag, fsopen, mount, mount_bind_recursive, mount_change, move_mount, open_tree, unmount,
 };
+
+/// `HUGETLBFS_MAGIC` of linux/magic.h.
+const HUGETLBFS: rustix::fs::FsWord = 0x958458f6;
 
 /// What the kernel has mounted.
 pub(super) struct Table;
@@ -113,6 +116,19 @@ pub fn keeps_out_of_swap() -> bool {
         let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC);
         context.and_then(|context| fsconfig_set_flag(context, "noswap")).is_ok()
     })
+}
+
+/// A hugetlbfs with pages of `size` bytes. What is in it is taken from the pages that the pod may have.
+pub(super) fn hugetlbfs(path: &Path, size: i64) -> io::Result<()> {
+    let options = CString::new(format!("pagesize={size}"))?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    Ok(mount("nodev", path, "hugetlbfs", flags, Some(options.as_c_str()))?)
+}
+
+/// Bytes of a page of the hugetlbfs that the path is on; none of any other file system.
+pub(super) fn huge_page_size(path: &Path) -> io::Result<Option<i64>> {
+    let found = statfs(path)?;
+    Ok((found.f_type == HUGETLBFS).then_some(found.f_bsize))
 }
 
 /// The kernel has refused the option: it writes a line to its log each time, and is asked once.

@@ -25,6 +25,17 @@ pub struct SizeLimit {
     pub shown: String,
 }
 
+/// `emptyDir.medium`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Medium {
+    /// The node's disk.
+    Disk,
+    /// tmpfs.
+    Memory,
+    /// hugetlbfs, with pages of so many bytes; without, of the one size that the pod asks for.
+    HugePages(Option<i64>),
+}
+
 /// Which claim a volume means.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClaimRef {
@@ -50,8 +61,8 @@ impl ClaimRef {
 pub enum VolumeSource {
     /// A folder that lives as long as the pod.
     EmptyDir {
-        /// On tmpfs instead of the disk.
-        memory: bool,
+        /// What it is on.
+        medium: Medium,
         /// The pod is evicted above it.
         size_limit: Option<SizeLimit>,
     },

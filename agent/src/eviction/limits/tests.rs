@@ -22,7 +22,8 @@ fn uses(name: &str, layer: u64, logs: u64) -> ContainerUse {
 
 fn empty_dir(name: &str, memory: bool, limit: Option<(i64, &str)>) -> Volume {
     let size_limit = limit.map(|(bytes, shown)| SizeLimit { bytes, shown: shown.to_owned() });
-    Volume { name: name.into(), source: VolumeSource::EmptyDir { memory, size_limit } }
+    let medium = if memory { Medium::Memory } else { Medium::Disk };
+    Volume { name: name.into(), source: VolumeSource::EmptyDir { medium, size_limit } }
 }
 
 fn holding(containers: &[ContainerUse], volumes: &[(&str, u64)]) -> PodUse {

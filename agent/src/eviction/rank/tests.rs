@@ -61,8 +61,8 @@ fn process_ids_go_by_priority_then_number() {
 
 #[test]
 fn issue_99280_only_what_is_on_the_disk_that_is_short_counts() {
-    let scratch = VolumeSource::EmptyDir { memory: false, size_limit: None };
-    let tmpfs = VolumeSource::EmptyDir { memory: true, size_limit: None };
+    let scratch = VolumeSource::EmptyDir { medium: Medium::Disk, size_limit: None };
+    let tmpfs = VolumeSource::EmptyDir { medium: Medium::Memory, size_limit: None };
     let volume = |name: &str, source| Volume { name: name.into(), source };
     let with = |name: &str| Pod {
         volumes: vec![volume("scratch", scratch.clone()), volume("tmpfs", tmpfs.clone())],

@@ -5,7 +5,7 @@ use std::time::Duration;
 use gantry_model::pod::env::{EnvFrom, EnvFromSource, KeyRef, ResourceRef};
 use gantry_model::pod::probe::{Handler, HttpGet, PortRef};
 use gantry_model::pod::volume::{
-    HostPathType, Projection, Propagation, RecursiveReadOnly, SizeLimit, SubPath, VolumeSource,
+    HostPathType, Medium, Projection, Propagation, RecursiveReadOnly, SizeLimit, SubPath, VolumeSource,
 };
 use gantry_model::pod::{DnsPolicy, Role, Seccomp};
 
@@ -284,11 +284,11 @@ fn volumes_of_every_kind_are_read() {
     assert_eq!(
         *source("e"),
         VolumeSource::EmptyDir {
-            memory: true,
+            medium: Medium::Memory,
             size_limit: Some(SizeLimit { bytes: 1 << 20, shown: "1Mi".into() })
         }
     );
-    assert_eq!(*source("none"), VolumeSource::EmptyDir { memory: false, size_limit: None });
+    assert_eq!(*source("none"), VolumeSource::EmptyDir { medium: Medium::Disk, size_limit: None });
     assert_eq!(*source("h"), VolumeSource::HostPath { path: "/x".into(), kind: HostPathType::File });
     let projected = |name: &str| match source(name) {
         VolumeSource::Projected { sources, default_mode, memory, plugin } => {

@@ -58,7 +58,7 @@ pub(super) fn linux(pod: &Pod, container: &Container, node: &NodeConfig) -> Linu
         memory_limit_in_bytes: resources.memory_limit.unwrap_or(0),
         memory_swap_limit_in_bytes,
         oom_score_adj: oom_score_adj(pod, container, node.memory_capacity),
-        hugepage_limits: huge_pages(container, &node.page_sizes),
+        hugepage_limits: huge_pages(pod, container, &node.page_sizes),
         unified,
         ..LinuxContainerResources::default()
     }
@@ -135,11 +135,13 @@ pub(super) fn overhead(pod: &Pod, rules: &Rules) -> Option<LinuxContainerResourc
     })
 }
 
-/// Pages of each size that the machine has: what a container doesn't ask for it doesn't get.
-fn huge_pages(container: &Container, sizes: &[i64]) -> Vec<HugepageLimit> {
+/// Pages of each size that the machine has: what neither a container nor its pod asks for it doesn't get. A container
+/// that names no pages of a size may have those of its pod.
+fn huge_pages(pod: &Pod, container: &Container, sizes: &[i64]) -> Vec<HugepageLimit> {
     let asked = |size: i64| {
         let name = limits::huge_page_resource(size);
-        parse_units(container.written.limits.get(&name)?).ok()
+        let of_pod = || pod.resources.as_ref()?.limits.get(&name);
+        parse_units(container.written.limits.get(&name).or_else(of_pod)?).ok()
     };
     let limit = |size: &i64| HugepageLimit {
         page_size: limits::page(*size),
@@ -338,19 +340,23 @@ mod tests {
     }
 
     #[test]
-    fn a_container_gets_no_huge_pages_that_it_does_not_ask_for() {
-        let written = Requirements {
-            limits: BTreeMap::from([("hugepages-2Mi".to_owned(), "4Mi".to_owned())]),
+    fn a_container_gets_no_huge_pages_that_neither_it_nor_its_pod_asks_for() {
+        let limited = |size: &str, amount: &str| Requirements {
+            limits: BTreeMap::from([(format!("hugepages-{size}"), amount.to_owned())]),
             ..Requirements::default()
         };
-        let asks = Container { written, ..container("a") };
+        let asks = Container { written: limited("2Mi", "4Mi"), ..container("a") };
         let node = NodeConfig { page_sizes: vec![64, 2048, 1 << 20], ..node() };
-        let of = |container: &Container| -> Vec<(String, u64)> {
-            let pages = linux(&pod(), container, &node).hugepage_limits;
+        let within = |pod: &Pod, container: &Container| -> Vec<(String, u64)> {
+            let pages = linux(pod, container, &node).hugepage_limits;
             pages.into_iter().map(|page| (page.page_size, page.limit)).collect()
         };
+        let of = |container: &Container| within(&pod(), container);
         let all = |of_2mb| [("64KB".to_owned(), 0), ("2MB".to_owned(), of_2mb), ("1GB".to_owned(), 0)];
         assert_eq!(of(&container("b")), all(0));
         assert_eq!(of(&asks), all(4 << 20));
+        let shared = Pod { resources: Some(limited("2Mi", "6Mi")), ..pod() };
+        assert_eq!(within(&shared, &container("b")), all(6 << 20), "the pod's, where a container names none");
+        assert_eq!(within(&shared, &asks), all(4 << 20));
     }
 }

@@ -1,7 +1,7 @@
 //! Volumes that need no mount; the others are in the kernel tier.
 
-use gantry_model::pod::volume::{ClaimRef, HostPathType, KeysOf, Projection, SizeLimit};
-use gantry_model::pod::{PullPolicy, Requirements, Resources};
+use gantry_model::pod::PullPolicy;
+use gantry_model::pod::volume::{ClaimRef, HostPathType, KeysOf, Medium, Projection};
 
 use super::*;
 use crate::api::fake::FakeApi;
@@ -74,7 +74,7 @@ fn with(volumes: Vec<Volume>, mounts: Vec<VolumeMount>) -> Pod {
     Pod { volumes, containers: vec![Container { mounts, ..container("web") }], ..pod() }
 }
 
-const DISK: VolumeSource = VolumeSource::EmptyDir { memory: false, size_limit: None };
+const DISK: VolumeSource = VolumeSource::EmptyDir { medium: Medium::Disk, size_limit: None };
 
 #[tokio::test]
 async fn a_pods_folders_are_the_kubelets_and_go_with_it() {
@@ -331,25 +331,6 @@ fn what_is_behind_a_volume_is_told_when_a_folder_is_mounted() {
     assert_eq!((volumes.claim_name(&uid, "whole"), volumes.claim_name(&uid, "other")), (None, None));
 }
 
-#[test]
-fn memory_volumes_are_limited_by_the_smallest() {
-    let memory = |bytes: Option<i64>| {
-        let size_limit = bytes.map(|bytes| SizeLimit { bytes, shown: bytes.to_string() });
-        VolumeSource::EmptyDir { memory: true, size_limit }
-    };
-    let limited = |limit| {
-        let resources = Resources { memory_limit: limit, ..Resources::default() };
-        Pod { containers: vec![Container { resources, ..container("web") }], ..pod() }
-    };
-    assert_eq!(tmpfs_size(&limited(None), &memory(None), 1000), 1000);
-    assert_eq!(tmpfs_size(&limited(None), &memory(Some(10)), 1000), 10);
-    assert_eq!(tmpfs_size(&limited(Some(5)), &memory(Some(10)), 1000), 5);
-    assert_eq!(tmpfs_size(&limited(Some(5000)), &memory(None), 1000), 1000);
-    let text = BTreeMap::from([("memory".to_owned(), "70".to_owned())]);
-    let whole = Requirements { limits: text.clone(), requests: text };
-    assert_eq!(tmpfs_size(&Pod { resources: Some(whole), ..limited(None) }, &memory(None), 1000), 70);
-}
-
 #[tokio::test]
 async fn an_image_volume_is_the_runtimes_and_read_only() {
     let place = VolumeFixture::new();
@@ -381,7 +362,7 @@ async fn volumes_and_what_is_done_with_them_are_counted_by_plugin() {
     let place = VolumeFixture::new();
     let metrics = Arc::new(Metrics::default());
     let volumes = place.volumes.clone().counted_in(metrics.clone());
-    let empty = VolumeSource::EmptyDir { memory: false, size_limit: None };
+    let empty = VolumeSource::EmptyDir { medium: Medium::Disk, size_limit: None };
     let list = vec![
         volume("scratch", empty.clone()),
         volume("late", config_map("late")),
