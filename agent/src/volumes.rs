@@ -34,6 +34,8 @@ use gantry_model::mount::Mount;
 use gantry_model::pod::usage::VolumeUsage;
 use gantry_model::pod::{Container, Pod, PodUid};
 
+use crate::timeline::Span;
+
 /// Volumes of pods on this node. All calls are idempotent.
 pub trait Volumes: Send + Sync + fmt::Debug {
     /// Makes every volume of the pod; called again, brings changed content up to date.
@@ -63,6 +65,10 @@ pub trait Volumes: Send + Sync + fmt::Debug {
     }
     /// Volumes of drivers that the pod waits for.
     fn waits(&self, _: &PodUid) -> Vec<VolumeWait> {
+        Vec::new()
+    }
+    /// Steps of drivers for the pod's volumes, within the stage `volumes`.
+    fn stages(&self, _: &PodUid) -> Vec<Span> {
         Vec::new()
     }
     /// Unmounts and removes everything of the pod but never what a mount leads to; succeeds when

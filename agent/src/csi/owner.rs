@@ -31,8 +31,9 @@ use super::files::{FoundMount, Mounts, Places};
 use super::steps::{self, Published, StepError, Steps, WantedVolume};
 use super::volume::{Facts, Outcome, Step, Volume};
 use crate::api::Api;
+use crate::timeline::Span;
 pub(crate) use told::{InUse, MountError, NodeSeen, Wait};
-use told::{Retry, Waits};
+use told::{Retry, Stages, Waits};
 
 /// How long a pod's turn waits for the controller; then the pod asks again.
 const ATTACH_LOOK: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 5_000 });
@@ -55,6 +56,7 @@ struct OwnerParts {
     node: String,
     slots: Mutex<BTreeMap<String, Slot>>,
     waits: Waits,
+    stages: Stages,
     in_use: watch::Sender<InUse>,
     seen: watch::Sender<NodeSeen>,
     /// What could not be read at the start.
@@ -122,6 +124,7 @@ impl CsiVolumes {
             node: node.to_owned(),
             slots: Mutex::new(slots),
             waits: Waits::default(),
+            stages: Stages::default(),
             in_use: watch::channel(InUse::default()).0,
             seen: watch::channel(NodeSeen::default()).0,
             unread: found.unread,
@@ -154,6 +157,11 @@ impl CsiVolumes {
     /// What pods wait for, by volume.
     pub(crate) fn waits(&self, pod: &PodUid) -> Vec<Wait> {
         self.shared.waits.of(pod)
+    }
+
+    /// How long steps of the pod's volumes took.
+    pub(crate) fn stages(&self, pod: &PodUid) -> Vec<Span> {
+        self.shared.stages.of(pod)
     }
 
     /// Takes back devices that an earlier kubelet has left and no pod has, and has others kept up.
@@ -261,10 +269,17 @@ impl CsiVolumes {
         let WantedVolume { ephemeral, one_pod, .. } = *wanted;
         let mut facts = Facts { attached: !attachable, ephemeral, one_pod, republish };
         let (mut context, mut own) = (BTreeMap::new(), Some(own));
+        let detail = format!("{} {}", wanted.name, wanted.source.driver);
         loop {
-            match volume.next(&pod.uid, facts) {
-                Step::Done => return self.expand(&mut volume, wanted, pod).await,
-                Step::Refuse => return Err(StepError::before(steps::PUBLISH, IN_USE.to_owned())),
+            let step = volume.next(&pod.uid, facts);
+            let Some(stage) = step.stage() else {
+                return match step {
+                    Step::Refuse => Err(StepError::before(steps::PUBLISH, IN_USE.to_owned())),
+                    _ => self.expand(&mut volume, wanted, pod).await,
+                };
+            };
+            self.shared.stages.begin(&pod.uid, stage, &detail);
+            match step {
                 Step::Attach => {
                     self.attached(&key, wanted).await?;
                     context = self.steps().attachment(wanted).await?;
@@ -275,7 +290,9 @@ impl CsiVolumes {
                     self.publish(&mut volume, wanted, pod, &context, own.take()).await?;
                     facts.republish = false;
                 }
+                Step::Refuse | Step::Done => {}
             }
+            self.shared.stages.end(&pod.uid, stage, &detail);
         }
     }
 
@@ -358,6 +375,7 @@ impl CsiVolumes {
             return Err(failures.join("; "));
         }
         self.shared.waits.forget(pod);
+        self.shared.stages.forget(pod);
         Ok(())
     }
 

@@ -53,6 +53,18 @@ pub(super) enum Step {
     Done,
 }
 
+impl Step {
+    /// Its name in a pod's timeline; none of what takes no time.
+    pub(super) fn stage(self) -> Option<&'static str> {
+        match self {
+            Self::Attach => Some("volumes.attach"),
+            Self::Stage => Some("volumes.stage"),
+            Self::Publish => Some("volumes.publish"),
+            Self::Refuse | Self::Done => None,
+        }
+    }
+}
+
 /// What came of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {

@@ -211,7 +211,7 @@ fn stage_of(action: &Action) -> Option<(&'static str, &str)> {
     }
 }
 
-/// A stage, and the runtime's own stages within it. Asked for beside the pod's way to ready, not on
+/// A stage, and the stages within it, the runtime's own or those of drivers. Asked for beside the pod's way to ready, not on
 /// it; a runtime without a timeline leaves out detail, not the pod.
 pub(super) async fn add_runtime_spans(
     deps: Deps,
@@ -230,6 +230,7 @@ pub(super) async fn add_runtime_spans(
         Action::RunSandbox { .. } => Subject::Sandbox(&made),
         Action::CreateContainer { .. } => Subject::Container(&made),
         Action::StartContainer { id, .. } => Subject::Container(id),
+        Action::SetUpVolumes => return (stage, deps.volumes.stages(&pod.uid)),
         _ => return (stage, Vec::new()),
     };
     let inner = deps.runtime.timeline(of).await.unwrap_or_else(|error| {

@@ -49,6 +49,7 @@ use crate::api::Api;
 use crate::csi::files::FOLDER as CSI;
 use crate::csi::owner::CsiVolumes;
 use crate::node::NodeInfo;
+use crate::timeline::Span;
 use claims::{Failed, Writers};
 use words::{make_words, read_words, words_below, words_path};
 
@@ -555,6 +556,10 @@ impl Volumes for HostVolumes {
         volume: &'a str,
     ) -> BoxFuture<'a, Result<Option<VolumeUsage>, String>> {
         Box::pin(self.csi_usage(uid, volume))
+    }
+
+    fn stages(&self, uid: &PodUid) -> Vec<Span> {
+        self.csi.iter().flat_map(|csi| csi.stages(uid)).collect()
     }
 
     fn waits(&self, uid: &PodUid) -> Vec<VolumeWait> {

@@ -142,6 +142,15 @@ async fn a_volume_is_staged_once_published_to_each_pod_and_taken_back_after_the_
     bed.mount(&b, &wanted()).await.unwrap();
     bed.mount(&a, &wanted()).await.unwrap();
     assert_eq!(bed.driver.calls(), ["stage h1", "publish h1 a", "publish h1 b"]);
+    let stages = |pod: &Pod| -> Vec<String> {
+        let of_pod = bed.volumes.stages(&pod.uid).into_iter();
+        of_pod
+            .filter(|span| span.start <= span.end)
+            .map(|span| format!("{} {}", span.name, span.detail))
+            .collect()
+    };
+    assert_eq!(stages(&a), ["volumes.stage pv d.example", "volumes.publish pv d.example"]);
+    assert_eq!(stages(&b), ["volumes.publish pv d.example"]);
     let text = std::fs::read_to_string(bed.data(&a)).unwrap();
     let attachment = steps::attachment_name("h1", DRIVER, "n1");
     let want = json!({ "attachmentID": attachment, "driverName": DRIVER, "nodeName": "n1", "specVolID": "pv",

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::LONG_WAIT;
 use crate::csi::steps::StepError;
+use crate::timeline::Span;
 
 /// The step of a pod that waits for others than a driver.
 pub(super) const WAITS: &str = "VerifyControllerAttachedVolume";
@@ -50,6 +51,53 @@ pub(crate) struct MountError {
     pub(crate) message: String,
     /// It was told before, or is no failure: no event.
     pub(crate) quiet: bool,
+}
+
+/// Steps of pods' volumes, for their timelines: those that are over, and those that are under way or are tried again.
+#[derive(Debug, Default)]
+pub(super) struct Stages(Mutex<BTreeMap<PodUid, Vec<Span>>>);
+
+impl Stages {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<PodUid, Vec<Span>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A step begins, or is tried again.
+    pub(super) fn begin(&self, pod: &PodUid, name: &str, detail: &str) {
+        let mut all = self.all();
+        let of_pod = all.entry(pod.clone()).or_default();
+        match of_pod.iter().position(|span| span.name == name && span.detail == detail) {
+            Some(index) if of_pod.get(index).is_some_and(|span| span.end == 0) => return,
+            // It was done before, and is done anew.
+            Some(index) => drop(of_pod.remove(index)),
+            None => {}
+        }
+        let (name, detail) = (name.to_owned(), detail.to_owned());
+        of_pod.push(Span { name, container: String::new(), start: now(), end: 0, detail });
+    }
+
+    /// It has come to its end.
+    pub(super) fn end(&self, pod: &PodUid, name: &str, detail: &str) {
+        let mut all = self.all();
+        let mut spans = all.get_mut(pod).into_iter().flatten();
+        if let Some(span) = spans.find(|span| span.name == name && span.detail == detail) {
+            span.end = now();
+        }
+    }
+
+    /// Those of a pod that are over.
+    pub(super) fn of(&self, pod: &PodUid) -> Vec<Span> {
+        self.all().get(pod).into_iter().flatten().filter(|span| span.end != 0).cloned().collect()
+    }
+
+    /// It has no volumes any more.
+    pub(super) fn forget(&self, pod: &PodUid) {
+        self.all().remove(pod);
+    }
+}
+
+fn now() -> i64 {
+    i64::try_from(jiff::Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX)
 }
 
 /// What a pod waits for.

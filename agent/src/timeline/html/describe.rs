@@ -1,7 +1,7 @@
 //! What each stage is, in a sentence. Owns the words only. Shown by the page when one points at a stage.
 
 /// For stages by their whole name; where a layer or plugin stands in it, `*`.
-const WORDS: [(&str, &str); 33] = [
+const WORDS: [(&str, &str); 36] = [
     ("seen", "The agent learned of the pod."),
     ("admitted", "The pod fits on this node and was admitted."),
     ("agent.predecessors", "Looking for an earlier pod of this name, and waiting until it is gone."),
@@ -9,6 +9,9 @@ const WORDS: [(&str, &str); 33] = [
     ("agent.turn", "The agent's own work between two stages."),
     ("cgroup", "Making the pod's cgroup with its limits."),
     ("volumes", "Making the pod's volumes and writing what they hold."),
+    ("volumes.attach", "Waiting until the controller has attached the volume to this node."),
+    ("volumes.stage", "The CSI driver mounts the volume once for all pods of this node."),
+    ("volumes.publish", "The CSI driver mounts the volume for the pod."),
     ("image", "Finding the container's image on this node, or pulling it."),
     ("image.resolve", "Asking the registry for the image's manifest."),
     ("image.config", "Fetching the image's configuration."),
