@@ -19,6 +19,7 @@ mod fixture;
 mod kill;
 mod pods;
 mod requests;
+mod resized;
 mod rotate;
 mod swap;
 
@@ -39,12 +40,18 @@ struct DisruptionSpec {
     run: fn(&mut ClusterFixture) -> Result<()>,
 }
 
-const SPECS: [DisruptionSpec; 5] = [
+const SPECS: [DisruptionSpec; 6] = [
     DisruptionSpec {
         name: "swap_of_kubelets_disturbs_no_pod",
         upstream_first: true,
         join: join_by_kubeconfig,
         run: swap::run,
+    },
+    DisruptionSpec {
+        name: "swap_of_kubelets_keeps_resized_and_evicted_pods",
+        upstream_first: true,
+        join: join_by_kubeconfig,
+        run: resized::run,
     },
     DisruptionSpec {
         name: "kill_of_the_kubelet_disturbs_no_container",

@@ -15,7 +15,7 @@ use crate::pods::{LABEL, TWENTY, twenty};
 use crate::seconds;
 
 /// How old the youngest container must be: what is younger, a kubelet may look at as at its own.
-const AGE: Duration = Duration::from_secs(15);
+pub(crate) const AGE: Duration = Duration::from_secs(15);
 
 pub(crate) fn run(fixture: &mut ClusterFixture) -> Result<()> {
     let time = seconds("GANTRY_SWAP_SECONDS", 60)?;
@@ -50,7 +50,7 @@ pub(crate) fn run(fixture: &mut ClusterFixture) -> Result<()> {
     fixture.clear()
 }
 
-fn assert_undisturbed(events: &[Value]) -> Result<()> {
+pub(crate) fn assert_undisturbed(events: &[Value]) -> Result<()> {
     let wrongs: Vec<String> = lives::find_disturbed(events).into_iter().collect();
     ensure!(wrongs.is_empty(), "{}", wrongs.join("\n"));
     Ok(())

@@ -383,10 +383,11 @@ fn server(options: &ClusterOptions) -> String {
     format!("https://{}:{API_PORT}", node_ip(options))
 }
 
-/// The kubelet keeps `/kubepods` and its classes beyond its own end, Gantry's runtime its monitors' cgroup.
+/// The kubelet keeps `/kubepods` and its classes beyond its own end, upstream's also the one that it is told to run in
+/// (the node suite says `/kubelet.slice`), Gantry's runtime its monitors' cgroup.
 fn remove_cgroups() -> Result<()> {
     poll("the cgroups to be empty", Duration::from_secs(10), || {
-        ["kubepods", "gantry-monitors"]
+        ["kubepods", "kubelet.slice", "gantry-monitors"]
             .into_iter()
             .try_for_each(leakcheck::remove_node_cgroups)
             .map_err(|error| format!("{error:#}"))

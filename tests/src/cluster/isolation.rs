@@ -37,8 +37,10 @@ const BOUND: [(&str, &str); 6] = [
 /// would wait a minute for them: nobody answers there, and at once.
 const RESOLVER: &str = "/etc/resolv.conf";
 
-/// Kernel settings of the whole machine that an upstream kubelet changes.
-const SYSCTLS: [&str; 6] = [
+/// Kernel settings of the whole machine that an upstream kubelet changes, and the one that its suite does; not every kernel
+/// has each.
+const SYSCTLS: [&str; 7] = [
+    "vm/nr_hugepages",
     "vm/overcommit_memory",
     "vm/panic_on_oom",
     "kernel/panic",
@@ -98,6 +100,9 @@ impl NodeIsolation {
         std::fs::set_permissions(folder, PermissionsExt::from_mode(0o755))?;
         for name in SYSCTLS {
             let path = Path::new("/proc/sys").join(name);
+            if !path.exists() {
+                continue;
+            }
             let value = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
             place.sysctls.push((path, value));
         }

@@ -117,6 +117,7 @@ impl Set {
                 &[
                     "k8s.io/kubernetes/test/images/agnhost",
                     "k8s.io/kubernetes/test/images/nonewprivs",
+                    "k8s.io/kubernetes/test/images/sample-device-plugin",
                     "k8s.io/sample-apiserver",
                 ],
                 GoOutput::Folder,

@@ -110,6 +110,9 @@ fn suites() -> Vec<Recipe> {
         recipe(&["e2e-test-images/sample-apiserver:1.29.2"], &[Go("sample-apiserver")], NONE, || {
             alone(Go("sample-apiserver"), "sample-apiserver", "")
         }),
+        recipe(&["e2e-test-images/sample-device-plugin:1.7"], &[Go("sample-device-plugin")], NONE, || {
+            alone(Go("sample-device-plugin"), "sampledeviceplugin", "")
+        }),
         recipe(&["etcd:3.6.8-0"], &[Go("etcd")], NONE, || {
             let layer = Layer::busybox()?.file("usr/local/bin/etcd", 0o755, Go("etcd").read()?);
             Ok(Image { layers: vec![layer], env: path(), ..Image::default() })
