@@ -211,5 +211,6 @@ fn cluster(folder: &Path) -> Result<Cluster> {
         number: 0,
         outside: Outside::Closed,
         join: Join::Given,
+        settings: Default::default(),
     })
 }

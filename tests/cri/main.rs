@@ -10,6 +10,7 @@
     reason = "all of this program is tests, its helpers too"
 )]
 
+mod cost;
 mod go_suite;
 mod nginx;
 mod pods;

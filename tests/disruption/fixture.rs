@@ -71,6 +71,7 @@ impl ClusterFixture {
             number: 0,
             outside: Outside::Closed,
             join,
+            settings: Default::default(),
         })?;
         println!("a cluster with {first:?} on {runtime:?} is ready ({} s)", start.elapsed().as_secs());
         let fixture = Self { cluster, chosen, folder };

@@ -38,6 +38,7 @@ fn cluster(folder: &Path) -> Result<(Cluster, kubeadm::JoinMaterial)> {
         number: 0,
         outside: Outside::Closed,
         join: Join::Given,
+        settings: Default::default(),
     })?;
     let made = kubeadm::init(&cluster)?;
     Ok((cluster, made))

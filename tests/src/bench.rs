@@ -7,9 +7,10 @@ mod usage;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use gantry_proto::cri;
 
 use crate::containerd::{Containerd, ContainerdOptions, Tuning};
@@ -22,16 +23,21 @@ use crate::registry::Registry;
 /// How many of each.
 #[derive(Debug, Clone, Copy)]
 pub struct Counts {
+    /// One after the other.
     pub pods: usize,
+    /// All by clients of their own at one time; none when 0.
+    pub at_once: usize,
     pub pulls: usize,
 }
 
-/// The three calls of one pod's start.
+/// The calls of one pod's life, of which the first three are its start.
 #[derive(Debug, Clone, Copy)]
 pub struct Start {
     pub sandbox: Duration,
     pub create: Duration,
     pub start: Duration,
+    pub stop: Duration,
+    pub remove: Duration,
 }
 
 impl Start {
@@ -45,6 +51,8 @@ impl Start {
 #[derive(Debug, Clone, Default)]
 pub struct Measured {
     pub starts: Vec<Start>,
+    /// Those at once.
+    pub together: Vec<Start>,
     pub pulls: Vec<Duration>,
 }
 
@@ -72,9 +80,19 @@ pub fn median(times: impl IntoIterator<Item = Duration>) -> Duration {
     }
 }
 
+/// The one that so many per cent of them reach at most; zero of none.
+#[must_use]
+pub fn percentile(times: impl IntoIterator<Item = Duration>, percent: usize) -> Duration {
+    let mut times: Vec<Duration> = times.into_iter().collect();
+    times.sort();
+    let index = (times.len() * percent).div_ceil(100).saturating_sub(1);
+    times.get(index).copied().unwrap_or_default()
+}
+
 /// One runtime under measurement.
 struct BenchSide<'a> {
     cri: &'a Cri,
+    socket: PathBuf,
     /// Below `/TAG` its pods' cgroups are made.
     tag: &'a str,
     measured: Measured,
@@ -97,20 +115,34 @@ pub fn first(counts: Counts) -> Result<BenchOutcome> {
     })?;
     let node = Node::start()?;
     let mut sides = [
-        BenchSide { cri: containerd.cri(), tag: containerd.tag(), measured: Measured::default() },
-        BenchSide { cri: node.cri(), tag: node.roots().tag(), measured: Measured::default() },
+        BenchSide {
+            cri: containerd.cri(),
+            socket: containerd.socket(),
+            tag: containerd.tag(),
+            measured: Measured::default(),
+        },
+        BenchSide {
+            cri: node.cri(),
+            socket: node.socket(),
+            tag: node.roots().tag(),
+            measured: Measured::default(),
+        },
     ];
     let logs = tempfile::Builder::new().prefix("gantry-bench-").tempdir()?;
     for side in &sides {
         pull(side.cri, &pause)?;
         // Not counted: the first pod makes the bridge and warms caches.
-        one_pod(side, &pause, logs.path(), "warm")?;
+        one_pod(side.cri, side.tag, &pause, logs.path(), "warm")?;
     }
     for number in 0..counts.pods {
         for turn in turns(number) {
-            let start = one_pod(&sides[turn], &pause, logs.path(), &number.to_string())?;
+            let side = &sides[turn];
+            let start = one_pod(side.cri, side.tag, &pause, logs.path(), &number.to_string())?;
             sides[turn].measured.starts.push(start);
         }
+    }
+    for side in &mut sides {
+        side.measured.together = together(side, &pause, logs.path(), counts.at_once)?;
     }
     for (number, image) in images.iter().enumerate() {
         for turn in turns(number) {
@@ -125,6 +157,24 @@ pub fn first(counts: Counts) -> Result<BenchOutcome> {
     Ok(BenchOutcome { containerd, gantry, image_bytes, image_files })
 }
 
+/// So many pods by as many clients, each with a connection of its own.
+fn together(side: &BenchSide<'_>, image: &str, logs: &Path, pods: usize) -> Result<Vec<Start>> {
+    let gate = Barrier::new(pods.max(1));
+    let (gate, socket, tag) = (&gate, side.socket.as_path(), side.tag);
+    std::thread::scope(|scope| {
+        let client = |number: usize| {
+            scope.spawn(move || {
+                let cri = Cri::new(socket);
+                gate.wait();
+                one_pod(&cri?, tag, image, logs, &format!("once-{number}"))
+            })
+        };
+        let clients: Vec<_> = (0..pods).map(client).collect();
+        let joined = clients.into_iter().map(|client| client.join());
+        joined.map(|started| started.map_err(|_| anyhow!("a client ended early"))?).collect()
+    })
+}
+
 /// Who goes first changes from one to the next.
 fn turns(number: usize) -> [usize; 2] {
     if number.is_multiple_of(2) { [0, 1] } else { [1, 0] }
@@ -136,12 +186,12 @@ fn pull(runtime: &Cri, image: &str) -> Result<()> {
     Ok(())
 }
 
-/// Starts a pod with one container, then removes it; only the start is timed.
-fn one_pod(side: &BenchSide<'_>, image: &str, logs: &Path, number: &str) -> Result<Start> {
-    let config = sandbox(side.tag, logs, number)?;
+/// Starts a pod with one container, then stops and removes it.
+fn one_pod(runtime: &Cri, tag: &str, image: &str, logs: &Path, number: &str) -> Result<Start> {
+    let config = sandbox(tag, logs, number)?;
     let begin = Instant::now();
     let request = cri::RunPodSandboxRequest { config: Some(config.clone()), ..Default::default() };
-    let id = side.cri.run_pod_sandbox(request).context("RunPodSandbox")?.pod_sandbox_id;
+    let id = runtime.run_pod_sandbox(request).context("RunPodSandbox")?.pod_sandbox_id;
     let sandbox = begin.elapsed();
     let begin = Instant::now();
     let request = cri::CreateContainerRequest {
@@ -149,20 +199,23 @@ fn one_pod(side: &BenchSide<'_>, image: &str, logs: &Path, number: &str) -> Resu
         config: Some(container(image)),
         sandbox_config: Some(config),
     };
-    let container_id = side.cri.create_container(request).context("CreateContainer")?.container_id;
+    let container_id = runtime.create_container(request).context("CreateContainer")?.container_id;
     let create = begin.elapsed();
     let begin = Instant::now();
     let request = cri::StartContainerRequest { container_id: container_id.clone() };
-    side.cri.start_container(request).context("StartContainer")?;
+    runtime.start_container(request).context("StartContainer")?;
     let start = begin.elapsed();
     let request = cri::ContainerStatusRequest { container_id, verbose: false };
-    let status = side.cri.container_status(request).context("ContainerStatus")?.status.unwrap_or_default();
+    let status = runtime.container_status(request).context("ContainerStatus")?.status.unwrap_or_default();
     ensure!(status.state() == cri::ContainerState::ContainerRunning, "a pod does not run: {status:?}");
     let request = cri::StopPodSandboxRequest { pod_sandbox_id: id.clone() };
-    side.cri.stop_pod_sandbox(request).context("StopPodSandbox")?;
+    let begin = Instant::now();
+    runtime.stop_pod_sandbox(request).context("StopPodSandbox")?;
+    let stop = begin.elapsed();
     let request = cri::RemovePodSandboxRequest { pod_sandbox_id: id };
-    side.cri.remove_pod_sandbox(request).context("RemovePodSandbox")?;
-    Ok(Start { sandbox, create, start })
+    let begin = Instant::now();
+    runtime.remove_pod_sandbox(request).context("RemovePodSandbox")?;
+    Ok(Start { sandbox, create, start, stop, remove: begin.elapsed() })
 }
 
 fn sandbox(tag: &str, logs: &Path, number: &str) -> Result<cri::PodSandboxConfig> {
@@ -305,6 +358,14 @@ mod tests {
         assert_eq!(median([ms(9), ms(1), ms(2)]), ms(2));
         assert_eq!(median([ms(9), ms(1), ms(2), ms(4)]), ms(3));
         assert_eq!(median([]), Duration::ZERO);
+    }
+
+    #[test]
+    fn nine_of_ten_are_at_most_the_ninetieth_percentile() {
+        let times = (1..=10).rev().map(Duration::from_secs);
+        assert_eq!(percentile(times.clone(), 90), Duration::from_secs(9));
+        assert_eq!(percentile(times, 100), Duration::from_secs(10));
+        assert_eq!(percentile([], 90), Duration::ZERO);
     }
 
     #[test]

@@ -57,6 +57,8 @@ pub struct ClusterOptions {
     pub number: u8,
     pub outside: Outside,
     pub join: Join,
+    /// Fields of KubeletConfiguration beside and instead of those that every cluster's kubelet has.
+    pub settings: serde_json::Map<String, serde_json::Value>,
 }
 
 /// How the node comes to its certificates.
@@ -213,6 +215,12 @@ impl Cluster {
         self.pki.kubeconfig(user)
     }
 
+    /// The API server's address.
+    #[must_use]
+    pub fn server(&self) -> String {
+        server(&self.options)
+    }
+
     /// The folder with everything in it.
     #[must_use]
     pub fn folder(&self) -> &Path {
@@ -311,6 +319,7 @@ impl Cluster {
             node_ip: &node_ip(&self.options).to_string(),
             runtime: self.options.runtime,
             join: self.options.join,
+            settings: &self.options.settings,
         };
         if kind == kubelet::KubeletKind::Node {
             self.ground.runtime.give_way()?;

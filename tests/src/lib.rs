@@ -36,6 +36,7 @@ pub mod saved;
 pub mod standalone;
 pub mod stream_client;
 pub mod suite;
+pub mod system_calls;
 pub mod tour;
 pub mod websocket;
 

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use gantry_tests::bench::{self, BenchOutcome, Counts, Measured, Start, median};
+use gantry_tests::bench::{self, BenchOutcome, Counts, Measured, Start, median, percentile};
 use gantry_tests::peers::Programs;
 use gantry_tests::place;
 
@@ -30,7 +30,7 @@ pub(crate) fn outside(counts: Counts, built: Option<&Path>) -> Result<()> {
     let cell = Cell::new()?;
     let mut command = cell.command(&own)?;
     command.arg("bench-inside").arg(format!("--pods={}", counts.pods));
-    command.arg(format!("--pulls={}", counts.pulls));
+    command.args([format!("--at-once={}", counts.at_once), format!("--pulls={}", counts.pulls)]);
     let ran = sh::run(command.env(place::BIN_DIR, programs));
     cell.close()?;
     ran
@@ -44,7 +44,7 @@ pub(crate) fn inside(counts: Counts) -> Result<()> {
     show_machine();
     println!("load before: {}, after: {}", before.trim(), load().trim());
     println!("external gunzip for containerd (igzip, unpigz in PATH): {}", gunzip());
-    show_starts(&outcome, counts.pods);
+    show_starts(&outcome, counts);
     show_pulls(&outcome, counts.pulls);
     Ok(())
 }
@@ -60,26 +60,39 @@ fn sides(outcome: &BenchOutcome) -> [(&'static str, &Measured); 2] {
     [("containerd", &outcome.containerd), ("gantry", &outcome.gantry)]
 }
 
-fn show_starts(outcome: &BenchOutcome, each: usize) {
-    println!(
-        "\npod start: image present, bridge + host-local, one container; {each} each, in turns; medians in ms"
-    );
-    println!(
-        "{:<12}{:>16}{:>18}{:>16}{:>10}",
-        "", "RunPodSandbox", "CreateContainer", "StartContainer", "total"
-    );
-    for (name, side) in sides(outcome) {
-        let step = |step: fn(&Start) -> Duration| median(side.starts.iter().map(step)).as_secs_f64() * 1e3;
-        println!(
-            "{name:<12}{:>16.1}{:>18.1}{:>16.1}{:>10.1}",
-            step(|start| start.sandbox),
-            step(|start| start.create),
-            step(|start| start.start),
-            step(Start::total)
-        );
-    }
+/// A call of a pod's life and how long it took.
+type Step = (&'static str, fn(&Start) -> Duration);
+
+const STEPS: [Step; 6] = [
+    ("RunPodSandbox", |pod| pod.sandbox),
+    ("CreateContainer", |pod| pod.create),
+    ("StartContainer", |pod| pod.start),
+    ("start", Start::total),
+    ("StopPodSandbox", |pod| pod.stop),
+    ("RemovePodSandbox", |pod| pod.remove),
+];
+
+fn show_starts(outcome: &BenchOutcome, counts: Counts) {
+    println!("\npods: image present, bridge + host-local, one container; p50 and p90 in ms");
+    show_steps(&format!("{} each, in turns", counts.pods), outcome, |side| &side.starts);
+    show_steps(&format!("{} at once", counts.at_once), outcome, |side| &side.together);
     let total = |side: &Measured| median(side.starts.iter().map(Start::total));
     println!("ratio: gantry starts a pod {}", times(total(&outcome.containerd), total(&outcome.gantry)));
+}
+
+fn show_steps(what: &str, outcome: &BenchOutcome, pods: fn(&Measured) -> &Vec<Start>) {
+    if sides(outcome).iter().all(|(_, side)| pods(side).is_empty()) {
+        return;
+    }
+    let heads = STEPS.map(|(name, _)| format!("{name:>18}"));
+    println!("\n{what:<20}{}", heads.concat());
+    for (name, side) in sides(outcome) {
+        let cells = STEPS.map(|(_, step)| {
+            let at = |percent| percentile(pods(side).iter().map(step), percent).as_secs_f64() * 1e3;
+            format!("{:>18}", format!("{:.1} {:.1}", at(50), at(90)))
+        });
+        println!("{name:<20}{}", cells.concat());
+    }
 }
 
 fn show_pulls(outcome: &BenchOutcome, each: usize) {

@@ -174,6 +174,8 @@ enum Task {
         #[arg(long)]
         pods: usize,
         #[arg(long)]
+        at_once: usize,
+        #[arg(long)]
         pulls: usize,
     },
     /// The half of the pulls' bench
@@ -214,6 +216,9 @@ enum Bench {
         /// How many pods of each runtime
         #[arg(long, default_value_t = 20)]
         pods: usize,
+        /// How many pods of each runtime at once, by as many clients
+        #[arg(long, default_value_t = 30)]
+        at_once: usize,
         /// How many pulls by each runtime
         #[arg(long, default_value_t = 3)]
         pulls: usize,
@@ -248,15 +253,15 @@ fn main() -> ExitCode {
         Task::Peers => {
             gantry_tests::peers::Programs::build().and_then(|_| gantry_tests::peers::Programs::build_kind())
         }
-        Task::Bench { what: Bench::First { pods, pulls, built } } => {
-            bench::outside(Counts { pods, pulls }, built.as_deref())
+        Task::Bench { what: Bench::First { pods, at_once, pulls, built } } => {
+            bench::outside(Counts { pods, at_once, pulls }, built.as_deref())
         }
         Task::Bench { what: Bench::Pull(asked) } => bench::pull::outside(&asked),
         Task::Bench { what: Bench::KindLoad(asked) } => bench::kind_load::run(&asked),
         Task::BenchPullInside(asked) => bench::pull::inside(&asked),
         Task::Bench { what: Bench::Pods(asked) } => bench::pods::outside(&asked),
         Task::BenchPodsInside(asked) => bench::pods::inside(&asked),
-        Task::BenchInside { pods, pulls } => bench::inside(Counts { pods, pulls }),
+        Task::BenchInside { pods, at_once, pulls } => bench::inside(Counts { pods, at_once, pulls }),
         Task::DemoInside { out } => demo::inside(&out),
         Task::Test { tier, full, filter, repeat, look: _ } => {
             tiers::test(&tier, full, filter.as_deref(), repeat)

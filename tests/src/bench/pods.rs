@@ -1,29 +1,38 @@
 //! Many pods at once on a real control plane: how long until all are ready, how long until all are gone, and what the
-//! node asks of the API server for it. Owns the measuring and the numbers; prints nothing and keeps nothing. Called by
-//! `cargo xtask bench pods`.
+//! node asks of the API server for it. Owns the rounds and the numbers; prints nothing and keeps nothing. What pods look
+//! like, what is watched, and what is done to a node at rest, are in the files beside. Called by `cargo xtask bench pods`.
+
+mod floor;
+pub mod shape;
+mod steady;
+mod watch;
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Child, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
-use super::usage::{NodeUsage, available_memory};
+use self::floor::NullKubelet;
+use self::shape::PodShape;
+use self::watch::{DEADLINE, Watch};
+use super::usage::{NodeUsage, available_memory, processor_time_of};
 use crate::cluster::audit::{self, AuditedRequest};
 use crate::cluster::kubectl::Kubectl;
 use crate::cluster::lives::is_ready;
 use crate::cluster::network::Outside;
-use crate::cluster::{Cluster, ClusterOptions, Join, NODE, images, kubelet, runtime};
+use crate::cluster::{Cluster, ClusterOptions, Join, NODE, kubelet, runtime};
 
 /// Pods are made by so many clients at once: one takes longer for all of them than a node that is fast.
 const CLIENTS: usize = 4;
-const DEADLINE: Duration = Duration::from_secs(300);
 /// What is asked of the API server after the last pod is ready: events, and statuses that trail behind.
 const TRAIL: Duration = Duration::from_secs(3);
+/// Over so long what crashes is measured.
+pub const STORM: Duration = Duration::from_secs(60);
+/// More pods than a bench makes: a node takes 110 by itself.
+const SPARE: usize = 20;
+/// The namespace of a node's first pod, which is not counted.
+const WARM: &str = "warm";
 
 /// What is measured.
 #[derive(Debug, Clone)]
@@ -32,6 +41,23 @@ pub struct PodsAsked {
     pub sizes: Vec<usize>,
     /// How often each.
     pub rounds: usize,
+    pub shape: PodShape,
+    /// `kubeAPIQPS` and `kubeAPIBurst`; the kubelet's own without.
+    pub qps: Option<u32>,
+    /// For so long nothing happens once all are ready, and the node's use is measured.
+    pub idle: Option<Duration>,
+    /// Whether the kubelet is killed then and started again.
+    pub kill: bool,
+}
+
+impl PodsAsked {
+    fn settings(&self) -> serde_json::Map<String, Value> {
+        let most = self.sizes.iter().max().copied().unwrap_or_default();
+        let limits = self.qps.map(|qps| [("kubeAPIQPS", json!(qps)), ("kubeAPIBurst", json!(qps))]);
+        let room = ("maxPods", json!((most + SPARE).max(110)));
+        let all = limits.into_iter().flatten().chain([room]);
+        all.map(|(field, value)| (field.to_owned(), value)).collect()
+    }
 }
 
 /// One node.
@@ -43,6 +69,8 @@ pub enum NodeUnderTest {
     Gantry,
     /// The same two in one process
     OneProcess,
+    /// A client that tells what a pod's life needs, and runs nothing
+    Null,
 }
 
 impl NodeUnderTest {
@@ -53,12 +81,13 @@ impl NodeUnderTest {
             Self::Upstream => "kubelet + containerd",
             Self::Gantry => "gantry",
             Self::OneProcess => "gantry node",
+            Self::Null => "null kubelet",
         }
     }
 }
 
 /// A round: so many pods made, ready, deleted, gone.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct PodRound {
     pub pods: usize,
     /// For each pod, from when the first was sent.
@@ -75,6 +104,12 @@ pub struct PodRound {
     pub memory: BTreeMap<String, u64>,
     /// By so many kB `MemAvailable` was less then than before; it may be more.
     pub available: i64,
+    /// Per cent of one core while nothing happened, by daemon.
+    pub idle: BTreeMap<String, f64>,
+    /// From the kubelet's kill until the next one had all pods.
+    pub adoption: Option<Duration>,
+    /// Of containers, until measuring ended.
+    pub restarts: u64,
 }
 
 impl PodRound {
@@ -92,77 +127,164 @@ impl PodRound {
 pub fn pods(node: NodeUnderTest, asked: &PodsAsked) -> Result<Vec<PodRound>> {
     let folder = tempfile::Builder::new().prefix("gc-").tempdir()?;
     let (runtime, kubelet) = match node {
-        NodeUnderTest::Upstream => (runtime::RuntimeKind::Containerd, kubelet::KubeletKind::Upstream),
-        NodeUnderTest::Gantry => (runtime::RuntimeKind::Gantry, kubelet::KubeletKind::Gantry),
-        NodeUnderTest::OneProcess => (runtime::RuntimeKind::Gantry, kubelet::KubeletKind::Node),
+        NodeUnderTest::Upstream => (runtime::RuntimeKind::Containerd, Some(kubelet::KubeletKind::Upstream)),
+        NodeUnderTest::Gantry => (runtime::RuntimeKind::Gantry, Some(kubelet::KubeletKind::Gantry)),
+        NodeUnderTest::OneProcess => (runtime::RuntimeKind::Gantry, Some(kubelet::KubeletKind::Node)),
+        NodeUnderTest::Null => (runtime::RuntimeKind::Gantry, None),
     };
     let mut cluster = Cluster::start(ClusterOptions {
         folder: folder.path().to_owned(),
         runtime,
-        kubelet: Some(kubelet),
+        kubelet,
         addons: false,
         number: 0,
         outside: Outside::Closed,
         join: Join::Given,
+        settings: asked.settings(),
     })?;
-    let usage = NodeUsage::begin(&daemons(&mut cluster)?)?;
-    let rounds = every_round(&mut cluster, &usage, asked);
+    let pids: Vec<i32> = match node {
+        NodeUnderTest::Null => Vec::new(),
+        _ => daemons(&mut cluster)?.into_iter().map(|(_, pid)| pid).collect(),
+    };
+    let usage = NodeUsage::begin(&pids)?;
+    let rounds = match node {
+        NodeUnderTest::Null => at_least(&mut cluster, &usage, asked),
+        _ => every_round(&mut cluster, &usage, asked),
+    };
     cluster.end().and(usage.end()).and(rounds)
 }
 
-/// The pids of runtime and kubelet.
-fn daemons(cluster: &mut Cluster) -> Result<Vec<i32>> {
+/// The rounds of the null kubelet: what no kubelet can do without.
+fn at_least(cluster: &mut Cluster, usage: &NodeUsage, asked: &PodsAsked) -> Result<Vec<PodRound>> {
+    let kubelet = NullKubelet::start(cluster.folder(), &cluster.server())?;
+    let plain = PodsAsked { shape: PodShape::Plain, idle: None, kill: false, ..asked.clone() };
+    let rounds = every_round(cluster, usage, &plain);
+    kubelet.end().and(rounds)
+}
+
+/// Name and pid of each.
+fn daemons(cluster: &mut Cluster) -> Result<Vec<(&'static str, i32)>> {
     let kubelet = cluster.kubelet()?;
-    let mut pids = vec![kubelet.process().pid()?.as_raw_nonzero().get()];
-    if kubelet.kind() != kubelet::KubeletKind::Node {
-        pids.push(cluster.runtime().process().pid()?.as_raw_nonzero().get());
+    let pid = kubelet.process().pid()?.as_raw_nonzero().get();
+    if kubelet.kind() == kubelet::KubeletKind::Node {
+        return Ok(vec![("kubelet and runtime", pid)]);
     }
-    Ok(pids)
+    let runtime = cluster.runtime().process().pid()?.as_raw_nonzero().get();
+    Ok(vec![("kubelet", pid), ("runtime", runtime)])
 }
 
 fn every_round(cluster: &mut Cluster, usage: &NodeUsage, asked: &PodsAsked) -> Result<Vec<PodRound>> {
     // The image, and what every first pod of a node pays for.
-    round(cluster, usage, "warm", 1)?;
+    let warm = PodsAsked { idle: None, kill: false, ..asked.clone() };
+    round(cluster, usage, WARM, 1, &warm)?;
     let mut rounds = Vec::new();
     for turn in 0..asked.rounds {
         for pods in &asked.sizes {
-            rounds.push(round(cluster, usage, &format!("r{turn}-{pods}"), *pods)?);
+            rounds.push(round(cluster, usage, &format!("r{turn}-{pods}"), *pods, asked)?);
         }
     }
     Ok(rounds)
 }
 
-fn round(cluster: &mut Cluster, usage: &NodeUsage, namespace: &str, pods: usize) -> Result<PodRound> {
+/// What counts on, from when a round begins.
+struct Meter<'a> {
+    usage: &'a NodeUsage,
+    log: u64,
+    api_server: Duration,
+    node: Duration,
+}
+
+impl<'a> Meter<'a> {
+    fn begin(cluster: &mut Cluster, usage: &'a NodeUsage) -> Result<Self> {
+        Ok(Self {
+            usage,
+            log: audit::end(&cluster.audit_log())?,
+            api_server: api_server_time(cluster)?,
+            node: usage.processor_time()?,
+        })
+    }
+
+    fn read(&self, cluster: &mut Cluster, namespace: &str, round: &mut PodRound) -> Result<()> {
+        let asked = audit::requests(&cluster.audit_log(), self.log, &format!("system:node:{NODE}"))?;
+        round.requests = count(&asked, namespace);
+        round.api_server = api_server_time(cluster)?.saturating_sub(self.api_server);
+        round.node = self.usage.processor_time()?.saturating_sub(self.node);
+        Ok(())
+    }
+}
+
+fn round(
+    cluster: &mut Cluster,
+    usage: &NodeUsage,
+    namespace: &str,
+    pods: usize,
+    asked: &PodsAsked,
+) -> Result<PodRound> {
     let kubectl = cluster.kubectl().clone();
+    prepare(&kubectl, namespace, asked.shape)?;
+    let mut round = PodRound { pods, ..PodRound::default() };
+    let (meter, available) = (Meter::begin(cluster, usage)?, available_memory()?);
+    let watch = Watch::start(&kubectl, namespace)?;
+    let begun = Instant::now();
+    create(&kubectl, namespace, pods, asked.shape)?;
+    if asked.shape == PodShape::Crash {
+        let storm = if namespace == WARM { TRAIL } else { STORM };
+        std::thread::sleep(storm.saturating_sub(begun.elapsed()));
+        meter.read(cluster, namespace, &mut round)?;
+        round.restarts = restarts(&kubectl, namespace)?;
+    } else {
+        round.ready = watch.until_all(pods, begun, "ready", |event| is_ready(&event["object"]))?;
+        std::thread::sleep(TRAIL);
+    }
+    round.memory = usage.memory()?;
+    round.available = available.cast_signed().saturating_sub(available_memory()?.cast_signed());
+    rest(cluster, usage, namespace, asked, &mut round)?;
+    let begun = Instant::now();
+    // One request, where kubectl's own limit would count.
+    kubectl.run(&["delete", "--raw", &format!("/api/v1/namespaces/{namespace}/pods")])?;
+    let gone = watch.until_all(pods, begun, "gone", |event| event["type"] == "DELETED")?;
+    round.gone = gone.into_iter().max().unwrap_or_default();
+    std::thread::sleep(TRAIL);
+    if asked.shape != PodShape::Crash {
+        meter.read(cluster, namespace, &mut round)?;
+    }
+    kubectl.run(&["delete", "namespace", namespace, "--wait=false"])?;
+    Ok(round)
+}
+
+/// What is measured of a node whose pods all run.
+fn rest(
+    cluster: &mut Cluster,
+    usage: &NodeUsage,
+    namespace: &str,
+    asked: &PodsAsked,
+    round: &mut PodRound,
+) -> Result<()> {
+    if let Some(time) = asked.idle {
+        round.idle = steady::idle(cluster, usage, time)?;
+    }
+    if asked.kill {
+        round.adoption = steady::adoption(cluster, usage, namespace, round.pods)?;
+    }
+    Ok(())
+}
+
+/// The namespace, and what pods refer to in it.
+fn prepare(kubectl: &Kubectl, namespace: &str, shape: PodShape) -> Result<()> {
     kubectl.run(&["create", "namespace", namespace])?;
     let account = ["get", "serviceaccount", "default", "-n", namespace];
     kubectl.await_value(&account, "{.metadata.name}", DEADLINE, |name| name == "default")?;
-    let log = cluster.audit_log();
-    let (from, used) = (audit::end(&log)?, api_server_time(cluster)?);
-    let (node, available) = (usage.processor_time()?, available_memory()?);
-    let watch = Watch::start(&kubectl, namespace)?;
-    let begun = Instant::now();
-    create(&kubectl, namespace, pods)?;
-    let ready = watch.until_all(pods, begun, "ready", |event| is_ready(&event["object"]))?;
-    std::thread::sleep(TRAIL);
-    let (memory, left) = (usage.memory()?, available_memory()?);
-    let begun = Instant::now();
-    let delete = ["delete", "pods", "--all", "-n", namespace, "--wait=false"];
-    kubectl.run(&delete)?;
-    let gone = watch.until_all(pods, begun, "gone", |event| event["type"] == "DELETED")?;
-    std::thread::sleep(TRAIL);
-    let asked = audit::requests(&log, from, &format!("system:node:{NODE}"))?;
-    kubectl.run(&["delete", "namespace", namespace, "--wait=false"])?;
-    Ok(PodRound {
-        pods,
-        ready,
-        gone: gone.into_iter().max().unwrap_or_default(),
-        requests: count(&asked, namespace),
-        api_server: api_server_time(cluster)?.saturating_sub(used),
-        node: usage.processor_time()?.saturating_sub(node),
-        memory,
-        available: available.cast_signed().saturating_sub(left.cast_signed()),
-    })
+    let objects = shape.objects(namespace);
+    if !objects.is_null() {
+        kubectl.apply(&objects)?;
+    }
+    Ok(())
+}
+
+fn restarts(kubectl: &Kubectl, namespace: &str) -> Result<u64> {
+    let list = kubectl.json(&["get", "pods", "-n", namespace])?;
+    let of = |pod: &Value| pod["status"]["containerStatuses"][0]["restartCount"].as_u64().unwrap_or_default();
+    Ok(list["items"].as_array().into_iter().flatten().map(of).sum())
 }
 
 fn count(asked: &[AuditedRequest], namespace: &str) -> BTreeMap<String, usize> {
@@ -173,20 +295,8 @@ fn count(asked: &[AuditedRequest], namespace: &str) -> BTreeMap<String, usize> {
     counts
 }
 
-/// Bound to the node: what a scheduler takes is no matter of a node.
-fn create(kubectl: &Kubectl, namespace: &str, pods: usize) -> Result<()> {
-    let pod = |number: usize| {
-        json!({
-            "apiVersion": "v1", "kind": "Pod",
-            "metadata": { "name": format!("pod-{number}"), "namespace": namespace },
-            "spec": {
-                "nodeName": NODE,
-                "terminationGracePeriodSeconds": 1,
-                "containers": [{ "name": "pause", "image": images::PAUSE }],
-            },
-        })
-    };
-    let all: Vec<Value> = (0..pods).map(pod).collect();
+fn create(kubectl: &Kubectl, namespace: &str, pods: usize, shape: PodShape) -> Result<()> {
+    let all: Vec<Value> = (0..pods).map(|number| shape.pod(namespace, number, NODE)).collect();
     let args = ["create", "--validate=false", "-f", "-"];
     std::thread::scope(|scope| {
         let parts = all.chunks(pods.div_ceil(CLIENTS));
@@ -205,96 +315,5 @@ fn create(kubectl: &Kubectl, namespace: &str, pods: usize) -> Result<()> {
 }
 
 fn api_server_time(cluster: &mut Cluster) -> Result<Duration> {
-    let pid = cluster.control_plane("kube-apiserver")?.pid()?.as_raw_nonzero();
-    processor_time(Path::new(&format!("/proc/{pid}/stat")))
-}
-
-/// User and system time of a process, in which a tick is a hundredth of a second (`proc_pid_stat(5)`, fields 14 and 15).
-fn processor_time(stat: &Path) -> Result<Duration> {
-    let text = std::fs::read_to_string(stat).with_context(|| stat.display().to_string())?;
-    // The name before it may hold anything.
-    let fields = text.rsplit(')').next().unwrap_or_default().split_whitespace();
-    let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
-    Ok(Duration::from_millis(ticks * 10))
-}
-
-/// A watch of a namespace's pods, with the time at which each line came.
-struct Watch {
-    child: Child,
-    events: Receiver<(Instant, Value)>,
-}
-
-impl Watch {
-    fn start(kubectl: &Kubectl, namespace: &str) -> Result<Self> {
-        let path = format!(
-            "/api/v1/namespaces/{namespace}/pods?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
-        );
-        let mut child = kubectl.command(&["get", "--raw", &path]).stdout(Stdio::piped()).spawn()?;
-        let stdout = child.stdout.take().context("kubectl's stdout")?;
-        let (to, events) = channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                let at = Instant::now();
-                // Its end is told by the channel's.
-                let Ok(event) = serde_json::from_str(&line) else { return };
-                if to.send((at, event)).is_err() {
-                    return;
-                }
-            }
-        });
-        let watch = Self { child, events };
-        // It says so once it has told all that there was.
-        let (_, first) = watch.next(Instant::now() + DEADLINE)?;
-        ensure!(first["type"] == "BOOKMARK", "the watch began with {first}");
-        Ok(watch)
-    }
-
-    fn next(&self, deadline: Instant) -> Result<(Instant, Value)> {
-        match self.events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(event) => Ok(event),
-            Err(RecvTimeoutError::Timeout) => bail!("the watch tells nothing any more"),
-            Err(RecvTimeoutError::Disconnected) => bail!("the watch has ended"),
-        }
-    }
-
-    /// When each pod was first so, from `begun` on, until so many were.
-    fn until_all(
-        &self,
-        pods: usize,
-        begun: Instant,
-        what: &str,
-        is_so: impl Fn(&Value) -> bool,
-    ) -> Result<Vec<Duration>> {
-        let mut found: BTreeMap<String, Duration> = BTreeMap::new();
-        while found.len() < pods {
-            let next = self.next(begun + DEADLINE);
-            let (at, event) = next.with_context(|| format!("{} of {pods} pods are {what}", found.len()))?;
-            if is_so(&event) {
-                let name = event["object"]["metadata"]["name"].as_str().unwrap_or_default();
-                found.entry(name.to_owned()).or_insert(at.saturating_duration_since(begun));
-            }
-        }
-        Ok(found.into_values().collect())
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        // Both fail only when it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_processs_time_is_that_of_user_and_system() {
-        let folder = tempfile::tempdir().unwrap();
-        let stat = folder.path().join("stat");
-        std::fs::write(&stat, "7 (a ) b) S 1 7 7 0 -1 4194560 1 2 3 4 150 25 9 9 20 0 1 0 5 6 7\n").unwrap();
-        assert_eq!(processor_time(&stat).unwrap(), Duration::from_millis(1750));
-    }
+    processor_time_of(cluster.control_plane("kube-apiserver")?.pid()?.as_raw_nonzero().get())
 }

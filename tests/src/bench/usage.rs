@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use crate::leakcheck::{HARNESS, mounts};
 use crate::proc;
@@ -28,11 +28,14 @@ impl NodeUsage {
         let usage = Self { root: root.point };
         let own = usage.root.join(NODE);
         std::fs::create_dir_all(&own).with_context(|| own.display().to_string())?;
-        for pid in daemons {
-            let file = own.join("cgroup.procs");
-            std::fs::write(&file, pid.to_string()).with_context(|| format!("{pid} to {}", file.display()))?;
-        }
+        daemons.iter().try_for_each(|pid| usage.add(*pid))?;
         Ok(usage)
+    }
+
+    /// One more: a daemon that was started again.
+    pub(super) fn add(&self, pid: i32) -> Result<()> {
+        let file = self.root.join(NODE).join("cgroup.procs");
+        std::fs::write(&file, pid.to_string()).with_context(|| format!("{pid} to {}", file.display()))
     }
 
     /// User and system time of the node until now (`usage_usec` of `cpu.stat`, cgroup-v2.rst).
@@ -51,7 +54,6 @@ impl NodeUsage {
             };
             *found.entry(process.name).or_default() += pss(&rollup);
         }
-        ensure!(!found.is_empty(), "no process of the node was found below {}", self.root.display());
         Ok(found)
     }
 
@@ -91,9 +93,31 @@ pub(super) fn available_memory() -> Result<u64> {
         .context("/proc/meminfo: no MemAvailable")
 }
 
+/// User and system time of one process until now, in steps of a hundredth of a second.
+pub(super) fn processor_time_of(pid: i32) -> Result<Duration> {
+    processor_time_in(&proc::folder(pid).join("stat"))
+}
+
+/// User and system time of a process, in which a tick is a hundredth of a second (`proc_pid_stat(5)`, fields 14 and 15).
+fn processor_time_in(stat: &Path) -> Result<Duration> {
+    let text = std::fs::read_to_string(stat).with_context(|| stat.display().to_string())?;
+    // The name before it may hold anything.
+    let fields = text.rsplit(')').next().unwrap_or_default().split_whitespace();
+    let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+    Ok(Duration::from_millis(ticks * 10))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_processs_time_is_that_of_user_and_system() {
+        let folder = tempfile::tempdir().unwrap();
+        let stat = folder.path().join("stat");
+        std::fs::write(&stat, "7 (a ) b) S 1 7 7 0 -1 4194560 1 2 3 4 150 25 9 9 20 0 1 0 5 6 7\n").unwrap();
+        assert_eq!(processor_time_in(&stat).unwrap(), Duration::from_millis(1750));
+    }
 
     #[test]
     fn a_processs_share_of_memory_is_its_pss() {

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use super::Join;
 use super::kubectl::{Kubectl, RHYTHM};
-use super::network::{PODS, SERVICES};
+use super::network::{NODE_MASK, PODS, SERVICES};
 use super::pki::Pki;
 use super::process::{NodeProcess, ProcessSpec};
 use super::programs;
@@ -182,6 +182,7 @@ fn controller_manager(pki: &Pki, join: Join) -> Result<ProcessSpec> {
         flag("horizontal-pod-autoscaler-sync-period", "5s"),
         "--allocate-node-cidrs".into(),
         flag("cluster-cidr", PODS),
+        flag("node-cidr-mask-size", NODE_MASK),
         flag("service-cluster-ip-range", SERVICES),
     ];
     if let Join::Asked(life) = join {

@@ -32,6 +32,7 @@ pub(super) struct KubeletOptions<'a> {
     pub(super) node_ip: &'a str,
     pub(super) runtime: runtime::RuntimeKind,
     pub(super) join: Join,
+    pub(super) settings: &'a serde_json::Map<String, serde_json::Value>,
 }
 
 /// A started one.
@@ -150,6 +151,9 @@ fn configuration(facts: &KubeletOptions<'_>, pki: &Pki) -> serde_json::Value {
             config["rotateCertificates"] = json!(true);
             config["serverTLSBootstrap"] = json!(true);
         }
+    }
+    for (field, value) in facts.settings {
+        config[field] = value.clone();
     }
     config
 }

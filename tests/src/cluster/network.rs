@@ -14,9 +14,10 @@ use serde_json::json;
 
 use crate::leakcheck;
 
-/// Pods' addresses; the node's part is the first /24.
+/// Pods' addresses; the node's part is the first of [`NODE_MASK`] bits: a thousand pods.
 pub(super) const PODS: &str = "10.85.0.0/16";
-const NODE_PODS: &str = "10.85.0.0/24";
+pub(super) const NODE_MASK: &str = "22";
+const NODE_PODS: &str = "10.85.0.0/22";
 /// Services' addresses.
 pub(super) const SERVICES: &str = "10.96.0.0/16";
 /// Of the Service `kubernetes`.

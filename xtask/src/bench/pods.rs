@@ -3,9 +3,11 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use gantry_tests::bench::pods::shape::PodShape;
 use gantry_tests::bench::pods::{self, NodeUnderTest, PodRound, PodsAsked};
 use gantry_tests::cluster::isolation;
 use gantry_tests::place;
@@ -25,6 +27,18 @@ pub(crate) struct PodsBenchArgs {
     /// Without the peer
     #[arg(long)]
     alone: bool,
+    /// What the pods look like: plain, containers, volumes, probes, or crash, which is measured for a minute
+    #[arg(long, default_value = "plain", value_parser = PodShape::from_str)]
+    shape: PodShape,
+    /// `kubeAPIQPS` and `kubeAPIBurst` of every kubelet
+    #[arg(long)]
+    qps: Option<u32>,
+    /// Seconds in which nothing happens once all are ready: the daemons' processor time is measured
+    #[arg(long)]
+    idle: Option<u64>,
+    /// Kills the kubelet when all are ready, and measures until the next one has them
+    #[arg(long)]
+    kill_kubelet: bool,
     /// Where a picture of the medians goes
     #[arg(long)]
     svg: Option<PathBuf>,
@@ -37,12 +51,29 @@ impl PodsBenchArgs {
     fn words(&self) -> Vec<String> {
         let sizes: Vec<String> = self.pods.iter().map(ToString::to_string).collect();
         let alone = self.alone.then(|| "--alone".to_owned());
-        let svg = self.svg.as_ref().map(|file| format!("--svg={}", file.display()));
-        [format!("--pods={}", sizes.join(",")), format!("--rounds={}", self.rounds)]
+        let more = [
+            alone,
+            self.qps.map(|qps| format!("--qps={qps}")),
+            self.idle.map(|seconds| format!("--idle={seconds}")),
+            self.kill_kubelet.then(|| "--kill-kubelet".to_owned()),
+            self.svg.as_ref().map(|file| format!("--svg={}", file.display())),
+        ];
+        let shape = format!("--shape={}", self.shape.name());
+        [format!("--pods={}", sizes.join(",")), format!("--rounds={}", self.rounds), shape]
             .into_iter()
-            .chain(alone)
-            .chain(svg)
+            .chain(more.into_iter().flatten())
             .collect()
+    }
+
+    fn wanted(&self) -> PodsAsked {
+        PodsAsked {
+            sizes: self.pods.clone(),
+            rounds: 1,
+            shape: self.shape,
+            qps: self.qps,
+            idle: self.idle.map(Duration::from_secs),
+            kill: self.kill_kubelet,
+        }
     }
 }
 
@@ -65,10 +96,12 @@ pub(crate) fn outside(asked: &PodsBenchArgs) -> Result<()> {
 
 /// The bench itself: each round on each node, one after the other, each with a control plane of its own.
 pub(crate) fn inside(asked: &PodsBenchArgs) -> Result<()> {
-    let wanted = PodsAsked { sizes: asked.pods.clone(), rounds: 1 };
+    let wanted = asked.wanted();
     super::show_machine();
     let peer = (!asked.alone).then_some(NodeUnderTest::Upstream);
-    let own = [NodeUnderTest::Gantry, NodeUnderTest::OneProcess];
+    // What crashes runs; the null kubelet runs nothing.
+    let floor = (asked.shape != PodShape::Crash).then_some(NodeUnderTest::Null);
+    let own = [NodeUnderTest::Gantry, NodeUnderTest::OneProcess].into_iter().chain(floor);
     let mut measured: Vec<(NodeUnderTest, Vec<PodRound>)> =
         peer.into_iter().chain(own).map(|node| (node, Vec::new())).collect();
     for _ in 0..asked.rounds {
@@ -77,7 +110,7 @@ pub(crate) fn inside(asked: &PodsBenchArgs) -> Result<()> {
         }
     }
     for size in &wanted.sizes {
-        show(*size, &measured);
+        show(*size, &wanted, &measured);
     }
     match &asked.svg {
         Some(file) => {
@@ -133,9 +166,9 @@ const COLUMNS: [Column; 9] = [
 ];
 
 /// One size as a table of Markdown: a row for each node, below it its share of the first one's figures.
-fn show(size: usize, measured: &[(NodeUnderTest, Vec<PodRound>)]) {
+fn show(size: usize, asked: &PodsAsked, measured: &[(NodeUnderTest, Vec<PodRound>)]) {
     let nodes = of_size(size, measured);
-    println!("\n{size} pods at once; medians of the rounds\n");
+    println!("\n{size} {}; medians of the rounds\n", kind_of(asked));
     let heads: Vec<&str> = COLUMNS.iter().map(|column| column.head).collect();
     println!("| | {} |\n|---{}|", heads.join(" | "), "|---".repeat(COLUMNS.len()));
     let mut base: Option<Vec<f64>> = None;
@@ -153,7 +186,35 @@ fn show(size: usize, measured: &[(NodeUnderTest, Vec<PodRound>)]) {
         }
     }
     show_memory(&nodes);
+    show_rest(&nodes);
     show_requests(&nodes);
+}
+
+fn kind_of(asked: &PodsAsked) -> String {
+    let qps = asked.qps.map_or_else(String::new, |qps| format!(", kubeAPIQPS {qps}"));
+    let over = match asked.shape {
+        PodShape::Crash => format!(" over {} s", pods::STORM.as_secs()),
+        PodShape::Plain | PodShape::Containers | PodShape::Volumes | PodShape::Probes => String::new(),
+    };
+    format!("pods at once ({}){over}{qps}", asked.shape.name())
+}
+
+/// What only some rounds have.
+fn show_rest(nodes: &[Rounds<'_>]) {
+    for (node, rounds) in nodes {
+        let daemons: BTreeSet<&String> = rounds.iter().flat_map(|round| round.idle.keys()).collect();
+        for daemon in daemons {
+            let share = middle(rounds, |round| round.idle.get(daemon).copied().unwrap_or_default());
+            println!("idle, {}: {daemon} {share:.2} % of one core", node.name());
+        }
+        for took in rounds.iter().filter_map(|round| round.adoption) {
+            println!("killed, {}: all pods again after {:.2} s, 0 restarts", node.name(), took.as_secs_f64());
+        }
+        let restarts: u64 = rounds.iter().map(|round| round.restarts).sum();
+        if restarts > 0 {
+            println!("restarts, {}: {restarts} in {} rounds", node.name(), rounds.len());
+        }
+    }
 }
 
 /// Programs of at least half a megabyte.
@@ -255,6 +316,7 @@ mod tests {
             node: Duration::ZERO,
             memory: [("kubelet".to_owned(), 1000), ("pause".to_owned(), 500)].into(),
             available: 2000,
+            ..PodRound::default()
         };
         assert_eq!((at(&round, 50), at(&round, 90)), (Duration::from_secs(5), Duration::from_secs(9)));
         assert!((requests(&[&round, &round]) - 2.5).abs() < 1e-9);

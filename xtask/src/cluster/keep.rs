@@ -146,6 +146,7 @@ pub(crate) fn inside(asked: &Inside) -> Result<()> {
             link: link_of(asked.number),
         },
         join: Join::Given,
+        settings: Default::default(),
     };
     let mut cluster = Cluster::start(options)?;
     std::fs::write(kept.dir.join("inside"), "")?;

@@ -148,6 +148,7 @@ fn e2e(called: &Called, folder: &Path) -> Result<()> {
         number: 0,
         outside: Outside::Closed,
         join: Join::Given,
+        settings: Default::default(),
     })?;
     let own = e2e_flags(&cluster.kubeconfig("admin"), &called.out)?;
     let ran = ginkgo(Command::new("env"), called, folder, "e2e.test", &own);
