@@ -125,7 +125,7 @@ fn probed() -> Value {
         "imagePullPolicy": "IfNotPresent",
         "args": ["netexec", "--http-port=8080", "--udp-port=-1"],
         "startupProbe": { "exec": { "command": ["/bin/true"] }, "periodSeconds": 1, "failureThreshold": 60 },
-        "readinessProbe": { "httpGet": { "path": "/healthz", "port": 8080 }, "periodSeconds": 1 },
+        "readinessProbe": { "httpGet": { "path": "/hostname", "port": 8080 }, "periodSeconds": 1 },
     })
 }
 
