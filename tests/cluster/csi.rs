@@ -212,7 +212,7 @@ fn passes(folder: &Path, kind: &str, secrets: &Path) -> Result<()> {
     let ran = said.lines().find_map(|line| line.strip_prefix("Ran ")?.split(' ').next()?.parse::<u32>().ok());
     ensure!(ran.is_some_and(|ran| ran >= 57), "{ran:?} of 57 ran: {said}");
     let log = std::fs::read_to_string(&log)?;
-    ensure!(log.contains("NodeStageVolume volume ") && !log.contains("never-to-be-logged"), "{log}");
+    ensure!(log.contains("/csi.v1.Node/NodeStageVolume") && !log.contains("never-to-be-logged"), "{log}");
     let left = std::fs::read_to_string(state.join("state.json"))?;
     ensure!(left == "{}", "volumes are left: {left}");
     Ok(())

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"flag"
 	"log"
 	"net"
@@ -14,7 +15,10 @@ import (
 	"syscall"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/kubernetes-csi/csi-lib-utils/protosanitizer"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 func main() {
@@ -74,24 +78,30 @@ func listen(endpoint string) (net.Listener, error) {
 	return net.Listen("unix", path)
 }
 
-// logged tells each call and how it ended. Of the request it tells the volume and the paths alone: secrets are in it.
+// call is one as the log has it: upstream's csi-mock tests read these lines.
+type call struct {
+	Method    string
+	Request   json.RawMessage
+	Error     string
+	FullError struct {
+		Code    codes.Code `json:"code"`
+		Message string     `json:"message"`
+	}
+}
+
+// logged tells each call and how it ended. Whatever CSI marks as a secret is taken out of the request.
 func logged(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	var words []string
-	if r, is := request.(interface{ GetVolumeId() string }); is {
-		words = append(words, "volume "+r.GetVolumeId())
-	}
-	if r, is := request.(interface{ GetStagingTargetPath() string }); is && r.GetStagingTargetPath() != "" {
-		words = append(words, "staging "+r.GetStagingTargetPath())
-	}
-	if r, is := request.(interface{ GetTargetPath() string }); is {
-		words = append(words, "target "+r.GetTargetPath())
-	}
 	answer, err := handler(ctx, request)
-	end := "ok"
+	told := call{Method: info.FullMethod, Request: json.RawMessage(protosanitizer.StripSecrets(request).String())}
 	if err != nil {
-		end = err.Error()
+		told.Error = err.Error()
+		told.FullError.Code, told.FullError.Message = status.Code(err), status.Convert(err).Message()
 	}
-	method := info.FullMethod[strings.LastIndex(info.FullMethod, "/")+1:]
-	log.Printf("%s %s: %s", method, strings.Join(words, " "), end)
+	line, failed := json.Marshal(told)
+	if failed != nil {
+		log.Printf("%s cannot be logged: %v", info.FullMethod, failed)
+	} else {
+		log.Printf("gRPCCall: %s", line)
+	}
 	return answer, err
 }
