@@ -14,6 +14,7 @@ import (
 	kerrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	core "k8s.io/client-go/listers/core/v1"
 	listers "k8s.io/client-go/listers/storage/v1"
@@ -74,8 +75,35 @@ func (a *attacher) attach(ctx context.Context, va *storage.VolumeAttachment) err
 }
 
 func (a *attacher) saveStatus(ctx context.Context, va *storage.VolumeAttachment) error {
-	_, err := a.cluster.StorageV1().VolumeAttachments().UpdateStatus(ctx, va, metav1.UpdateOptions{})
+	// An error that is over is taken away by its null.
+	patch, err := sidecar.Patch(va.ObjectMeta, "status", map[string]any{
+		"attached":           va.Status.Attached,
+		"attachmentMetadata": va.Status.AttachmentMetadata,
+		"attachError":        va.Status.AttachError,
+		"detachError":        va.Status.DetachError,
+	})
+	if err != nil {
+		return err
+	}
+	_, err = a.cluster.StorageV1().VolumeAttachments().Patch(ctx, va.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 	return err
+}
+
+func (a *attacher) patchVolume(ctx context.Context, pv *v1.PersistentVolume) error {
+	patch, err := sidecar.Patch(pv.ObjectMeta, "finalizers", pv.Finalizers)
+	if err != nil {
+		return err
+	}
+	_, err = a.cluster.CoreV1().PersistentVolumes().Patch(ctx, pv.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+func (a *attacher) patchAttachment(ctx context.Context, va *storage.VolumeAttachment) (*storage.VolumeAttachment, error) {
+	patch, err := sidecar.Patch(va.ObjectMeta, "finalizers", va.Finalizers)
+	if err != nil {
+		return nil, err
+	}
+	return a.cluster.StorageV1().VolumeAttachments().Patch(ctx, va.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 }
 
 func (a *attacher) publish(ctx context.Context, va *storage.VolumeAttachment) (map[string]string, error) {
@@ -138,7 +166,7 @@ func (a *attacher) facts(ctx context.Context, va *storage.VolumeAttachment) (*v1
 func (a *attacher) mark(ctx context.Context, va *storage.VolumeAttachment, pv *v1.PersistentVolume) error {
 	if !slices.Contains(pv.Finalizers, a.finalizer()) {
 		pv.Finalizers = append(pv.Finalizers, a.finalizer())
-		if _, err := a.cluster.CoreV1().PersistentVolumes().Update(ctx, pv, metav1.UpdateOptions{}); err != nil {
+		if err := a.patchVolume(ctx, pv); err != nil {
 			return err
 		}
 	}
@@ -146,7 +174,7 @@ func (a *attacher) mark(ctx context.Context, va *storage.VolumeAttachment, pv *v
 		return nil
 	}
 	va.Finalizers = append(va.Finalizers, a.finalizer())
-	saved, err := a.cluster.StorageV1().VolumeAttachments().Update(ctx, va, metav1.UpdateOptions{})
+	saved, err := a.patchAttachment(ctx, va)
 	if err == nil {
 		saved.DeepCopyInto(va)
 	}
@@ -163,7 +191,7 @@ func (a *attacher) detach(ctx context.Context, va *storage.VolumeAttachment) err
 	}
 	log.Printf("%s: detached", va.Name)
 	va.Finalizers = slices.DeleteFunc(va.Finalizers, func(one string) bool { return one == a.finalizer() })
-	_, err := a.cluster.StorageV1().VolumeAttachments().Update(ctx, va, metav1.UpdateOptions{})
+	_, err := a.patchAttachment(ctx, va)
 	if kerrors.IsNotFound(err) {
 		return nil
 	}
@@ -212,6 +240,5 @@ func (a *attacher) settleVolume(ctx context.Context, name string) error {
 	}
 	pv = pv.DeepCopy()
 	pv.Finalizers = slices.DeleteFunc(pv.Finalizers, func(one string) bool { return one == a.finalizer() })
-	_, err = a.cluster.CoreV1().PersistentVolumes().Update(ctx, pv, metav1.UpdateOptions{})
-	return err
+	return a.patchVolume(ctx, pv)
 }

@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	kerrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	core "k8s.io/client-go/listers/core/v1"
@@ -163,8 +164,11 @@ func (r *resizer) expand(ctx context.Context, pv *v1.PersistentVolume, size int6
 		return answer.GetNodeExpansionRequired(), nil
 	}
 	now.Set(answer.GetCapacityBytes())
-	pv.Spec.Capacity[v1.ResourceStorage] = now
-	_, err = r.cluster.CoreV1().PersistentVolumes().Update(ctx, pv, metav1.UpdateOptions{})
+	patch, err := sidecar.Patch(pv.ObjectMeta, "spec", map[string]any{"capacity": v1.ResourceList{v1.ResourceStorage: now}})
+	if err != nil {
+		return false, err
+	}
+	_, err = r.cluster.CoreV1().PersistentVolumes().Patch(ctx, pv.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	log.Printf("%s: %d bytes", pv.Name, answer.GetCapacityBytes())
 	return answer.GetNodeExpansionRequired(), err
 }
@@ -177,13 +181,28 @@ func (r *resizer) tell(ctx context.Context, claim *v1.PersistentVolumeClaim, sta
 	claim.Status.Conditions = []v1.PersistentVolumeClaimCondition{{
 		Type: condition, Status: v1.ConditionTrue, LastTransitionTime: metav1.Now(),
 	}}
-	return r.cluster.CoreV1().PersistentVolumeClaims(claim.Namespace).UpdateStatus(ctx, claim, metav1.UpdateOptions{})
+	return r.patchStatus(ctx, claim)
+}
+
+// patchStatus replaces what the expansion has in the claim's status; nulls take away what is over.
+func (r *resizer) patchStatus(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
+	patch, err := sidecar.Patch(claim.ObjectMeta, "status", map[string]any{
+		"capacity":                  claim.Status.Capacity,
+		"allocatedResources":        claim.Status.AllocatedResources,
+		"allocatedResourceStatuses": claim.Status.AllocatedResourceStatuses,
+		"conditions":                claim.Status.Conditions,
+	})
+	if err != nil {
+		return nil, err
+	}
+	claims := r.cluster.CoreV1().PersistentVolumeClaims(claim.Namespace)
+	return claims.Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 }
 
 func (r *resizer) done(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
 	claim = claim.DeepCopy()
 	claim.Status.Capacity[v1.ResourceStorage] = claim.Spec.Resources.Requests[v1.ResourceStorage]
 	claim.Status.AllocatedResources, claim.Status.AllocatedResourceStatuses, claim.Status.Conditions = nil, nil, nil
-	_, err := r.cluster.CoreV1().PersistentVolumeClaims(claim.Namespace).UpdateStatus(ctx, claim, metav1.UpdateOptions{})
+	_, err := r.patchStatus(ctx, claim)
 	return err
 }

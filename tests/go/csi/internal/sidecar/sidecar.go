@@ -4,6 +4,7 @@ package sidecar
 
 import (
 	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"log"
@@ -162,4 +163,17 @@ func Secret(ctx context.Context, cluster kubernetes.Interface, ref *v1.SecretRef
 		values[key] = string(value)
 	}
 	return values, nil
+}
+
+// Patch is a merge patch, for the version of the object that it was made from. Upstream's roles for these sidecars let
+// them patch and not update.
+func Patch(of metav1.ObjectMeta, field string, value any) ([]byte, error) {
+	metadata := map[string]any{"resourceVersion": of.ResourceVersion}
+	patch := map[string]any{"metadata": metadata}
+	if field == "finalizers" {
+		metadata[field] = value
+	} else {
+		patch[field] = value
+	}
+	return json.Marshal(patch)
 }
