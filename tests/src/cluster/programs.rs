@@ -58,6 +58,9 @@ enum GoOutput {
     Test(&'static str),
 }
 
+const ETCD: Recipe =
+    Recipe { module: "etcd", packages: &["go.etcd.io/etcd/server/v3"], output: GoOutput::Program("etcd") };
+
 const CSI: Recipe = Recipe {
     module: "csi",
     packages: &[
@@ -94,11 +97,7 @@ impl Set {
         let kubernetes = |packages, output| Recipe { module: "kubernetes", packages, output };
         match self {
             Set::ControlPlane => vec![
-                Recipe {
-                    module: "etcd",
-                    packages: &["go.etcd.io/etcd/server/v3"],
-                    output: GoOutput::Program("etcd"),
-                },
+                ETCD,
                 kubernetes(
                     &[
                         "k8s.io/kubernetes/cmd/kube-apiserver",
