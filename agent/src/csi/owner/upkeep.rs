@@ -5,8 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use gantry_model::pod::usage::VolumeUsage;
 use gantry_model::pod::{Pod, PodUid};
+use tokio::time::timeout;
 use tonic::Code;
 
 use super::{CsiVolumes, Slot};
@@ -16,6 +18,9 @@ use crate::csi::volume::Volume;
 
 /// Upstream asks at each sync of the pod, which is about once a minute.
 const EVERY: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 60_000 });
+
+/// A driver and the API server have so long to say what a look wants to know.
+const LOOK: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 10_000 });
 
 /// Until the process ends. Pods come one after the other, so that a driver is not asked for all of them at once.
 pub(super) async fn run(volumes: CsiVolumes) {
@@ -76,25 +81,27 @@ impl CsiVolumes {
 impl CsiVolumes {
     /// One pod of each volume whose claim waits for this node.
     pub(super) async fn growing(&self) -> BTreeSet<PodUid> {
-        let mut found = BTreeSet::new();
         let all: Vec<Slot> = self.slots().values().cloned().collect();
-        for Slot { driver, claim, pods, turn, .. } in all {
-            let (Some((namespace, name)), Some(pod)) = (claim, pods.keys().next()) else { continue };
-            let Ok(driver) = self.shared.drivers.get(&driver) else { continue };
-            if turn.try_lock().is_ok_and(|volume| volume.keeps_size) {
-                continue;
-            }
-            // One that does not answer is asked again, and told of by whoever needs it.
-            if !driver.capabilities().await.is_ok_and(|can| can.expand) {
-                continue;
-            }
-            match self.shared.api.claim(&namespace, &name).await {
-                Ok(Some(claim)) if Expansion::may_wait(&claim.size) => drop(found.insert(pod.clone())),
-                Ok(_) => {}
-                Err(error) => tracing::debug!(name, error = error.message, "a claim cannot be read"),
+        // Side by side: a driver that does not answer holds up its own volumes alone.
+        let looked = join_all(all.into_iter().map(|slot| timeout(LOOK, self.grows(slot)))).await;
+        looked.into_iter().filter_map(Result::ok).flatten().collect()
+    }
+
+    /// A pod of the volume, when its claim waits for this node.
+    async fn grows(&self, Slot { driver, claim, pods, turn, .. }: Slot) -> Option<PodUid> {
+        let ((namespace, name), pod) = (claim?, pods.into_keys().next()?);
+        if turn.try_lock().is_ok_and(|volume| volume.keeps_size) {
+            return None;
+        }
+        // One that does not answer is asked again, and told of by whoever needs it.
+        self.shared.drivers.get(&driver).ok()?.capabilities().await.ok().filter(|can| can.expand)?;
+        match self.shared.api.claim(&namespace, &name).await {
+            Ok(claim) => claim.filter(|claim| Expansion::may_wait(&claim.size)).map(|_| pod),
+            Err(error) => {
+                tracing::debug!(name, error = error.message, "a claim cannot be read");
+                None
             }
         }
-        found
     }
 }
 

@@ -172,3 +172,29 @@ async fn a_claim_that_waits_for_the_node_is_seen_while_a_pod_has_its_volume() {
     bed.volumes.unmount_all(&pod.uid).await.unwrap();
     assert_eq!(bed.volumes.growing().await, BTreeSet::new());
 }
+
+#[tokio::test]
+async fn a_driver_that_does_not_answer_holds_up_the_growth_of_no_other_volume() {
+    let bed = Bed::patient(Duration::from_secs(600));
+    bed.driver.can_expand();
+    // It takes connections, and that is all. Its name comes first.
+    let socket = bed.root.path().join("deaf.sock");
+    let _listener = tokio::net::UnixListener::bind(&socket).unwrap();
+    bed.drivers.put("a.deaf", &socket);
+    bed.api.put_csi_driver("a.deaf", object());
+    let (a, b, pending) = (pod("a"), pod("b"), growing("NodeResizePending"));
+    let claim = pending.claim.clone().unwrap();
+    bed.api.put_claim("data", Claim { size: claim.size.clone(), ..Claim::default() });
+    let quiet = WantedVolume { claim: Some(WantedClaim { expansion: None, ..claim }), ..pending };
+    bed.mount(&a, &quiet).await.unwrap();
+    let mut deaf = quiet.clone();
+    deaf.source.driver = "a.deaf".to_owned();
+    let look = async {
+        bed.driver.until(|_| bed.volumes.slots().len() == 2).await;
+        tokio::time::timeout(Duration::from_secs(60), bed.volumes.growing()).await.unwrap()
+    };
+    tokio::select! {
+        slow = bed.mount(&b, &deaf) => panic!("it answers: {slow:?}"),
+        found = look => assert_eq!(found, [a.uid.clone()].into()),
+    }
+}
