@@ -9,6 +9,7 @@ pub mod cri;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -36,6 +37,9 @@ pub trait Runtime: Send + Sync + fmt::Debug {
     fn observe<'a>(&'a self, uid: &'a PodUid) -> Effect<'a, Observed>;
     /// Every pod that has a sandbox, whoever made it.
     fn pods(&self) -> Effect<'_, Vec<KnownPod>>;
+    /// Of every pod what is in which state, by two lists and no status: equal for as long as nothing of a pod has
+    /// changed that an event would tell.
+    fn states(&self) -> Effect<'_, PodStates>;
     /// The image when the runtime has it.
     fn image<'a>(&'a self, image: &'a str) -> Effect<'a, Option<Image>>;
     /// Fetches the image; returns its ID.
@@ -89,6 +93,9 @@ pub trait Runtime: Send + Sync + fmt::Debug {
 
 /// Pods in which something has changed; `None` when it is not known which.
 pub type Changes = BoxStream<'static, Result<Option<PodUid>, Error>>;
+
+/// The sandboxes and containers of each pod by ID, with their states as CRI numbers them, sorted.
+pub type PodStates = BTreeMap<PodUid, Vec<(String, i32)>>;
 
 /// An image the runtime has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -34,14 +34,14 @@ pub use handle::PodHandle;
 use handle::Senders;
 use turns::Turns;
 
-/// How late a change is seen at most. While something is about to change; otherwise; and the same
-/// when the runtime tells by itself, so that looking is only the safety net.
+/// How late a change is seen at most. While something is about to change; otherwise; and while something is about to
+/// change though the runtime tells by itself, so that looking is only the safety net.
 const BUSY_POLL: Duration = Duration::from_millis(200);
 const IDLE_POLL: Duration = Duration::from_millis(500);
 const BUSY_NET: Duration = Duration::from_secs(1);
-const IDLE_NET: Duration = Duration::from_secs(10);
-/// Nothing of a stopped pod changes any more but by us: a look may only find that somebody else removed it.
-const STOPPED_NET: Duration = Duration::from_secs(300);
+/// Of a pod of which nothing is about to change where the runtime tells: one look at all pods, by
+/// [`crate::pod_workers::watcher`], makes up for events that are lost. Nothing of a stopped pod changes any more but by us.
+const REST_NET: Duration = Duration::from_secs(300);
 /// After the runtime did not answer.
 const DOWN_POLL: Duration = Duration::from_secs(1);
 
@@ -419,13 +419,13 @@ impl Worker {
             Life::Waiting | Life::Starting | Life::Stopping { .. } | Life::Gone => true,
             Life::Running => under_way(),
             Life::Stopped if under_way() => true,
-            Life::Stopped => return STOPPED_NET,
+            Life::Stopped => return REST_NET,
         };
         match (*self.told.borrow(), busy) {
             (false, true) => BUSY_POLL,
             (false, false) => IDLE_POLL,
             (true, true) => BUSY_NET,
-            (true, false) => IDLE_NET,
+            (true, false) => REST_NET,
         }
     }
 

@@ -15,6 +15,7 @@ use crate::pod::tests::{deps, pod};
 use crate::runtime::Runtime;
 use crate::runtime::fake::{Call, FakeRuntime, Script};
 
+mod looks;
 mod resizes;
 
 struct WorkersFixture {
@@ -168,42 +169,6 @@ async fn static_pods_whose_files_went_without_an_agent_end_and_no_others() {
     assert_eq!(left, ["kept-1", "other-1", "run-1"]);
     let claims = memory.claims().await.unwrap();
     assert_eq!(claims.keys().map(PodUid::as_str).collect::<Vec<_>>(), ["kept-1", "run-1"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_exit_is_seen_in_milliseconds_when_the_runtime_tells() {
-    for (told, within) in [(true, Duration::from_millis(10)), (false, Duration::from_millis(600))] {
-        let machine = WorkersFixture::new();
-        if !told {
-            machine.runtime.fail(Call::Changes, 1000, FailureKind::Unsupported, "unknown method");
-        }
-        let after = Duration::from_millis(63_337);
-        machine.runtime.script("web", &[Script::Exit { after, code: 1 }, Script::Serve]);
-        let agent = machine.agent(vec![named("a", "a-1")]);
-        let handle = agent.pods().first().unwrap().clone();
-        running(&handle).await;
-        let begun = tokio::time::Instant::now();
-        handle.wait(|s| s.containers.first().unwrap().last_exit.is_some()).await;
-        let metrics = &agent.deps.metrics;
-        let listened = (metrics.evented_pleg_connections.get([]), metrics.evented_pleg_errors.get([]));
-        assert_eq!(listened.0, Some(if told { 1.0 } else { 0.0 }));
-        assert_eq!(listened.1.is_some_and(|errors| errors > 0.0), !told);
-        let late = begun.elapsed().saturating_sub(after);
-        assert!(late <= within, "told {told}: {late:?}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn looking_is_the_safety_net_when_an_event_is_lost() {
-    let machine = WorkersFixture::new();
-    let agent = machine.agent(vec![named("a", "a-1")]);
-    let handle = agent.pods().first().unwrap().clone();
-    running(&handle).await;
-    machine.runtime.lose_events();
-    let begun = tokio::time::Instant::now();
-    machine.runtime.end("web", 5);
-    handle.wait(|s| s.containers.first().unwrap().restart_count == 1).await;
-    assert!(begun.elapsed() <= Duration::from_secs(11), "{:?}", begun.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

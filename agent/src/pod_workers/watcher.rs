@@ -1,7 +1,8 @@
-//! One subscription to the runtime's events for all pods: wakes the worker of the pod that changed,
-//! and says whether the stream is alive. Owns the subscription; never looks at a pod (its worker
-//! does, and looks by itself when nothing arrives). Started by [`crate::pod_workers`].
+//! One subscription to the runtime's events for all pods, and one look at the states of all that makes up for events
+//! that were lost: wakes the worker of the pod that changed, and says whether the stream is alive. Owns the subscription
+//! and what the look before showed; never looks at one pod (its worker does). Started by [`crate::pod_workers`].
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,8 +12,10 @@ use gantry_model::failure::FailureKind;
 use tokio::sync::watch;
 
 use crate::pod::worker::PodHandle;
-use crate::runtime::{Changes, Runtime};
+use crate::runtime::{Changes, PodStates, Runtime};
 
+/// Between two looks at all pods.
+const LOOK: Duration = Duration::from_secs(10);
 /// After the stream broke.
 const RETRY: Duration = Duration::from_secs(1);
 /// A runtime without events may be replaced by one that has them.
@@ -35,7 +38,10 @@ pub(crate) async fn watch(
                 told.send_replace(true);
                 // Whatever happened before the stream began was not told.
                 poke(&pods, |_| true);
-                follow(changes, &pods).await;
+                tokio::select! {
+                    () = follow(changes, &pods) => {}
+                    never = look_for_lost(runtime.as_ref(), &pods) => match never {},
+                }
                 told.send_replace(false);
                 poke(&pods, |_| true);
                 RETRY
@@ -60,6 +66,31 @@ async fn follow(mut changes: Changes, pods: &Pods) {
             Err(error) => {
                 tracing::debug!(%error, detail = error.detail(), "the runtime's events end");
                 return;
+            }
+        }
+    }
+}
+
+/// Looks at all pods for ever, by two calls whatever their number, and wakes the workers of those whose state is another
+/// than at the look before: of most of these an event has told already.
+async fn look_for_lost(runtime: &dyn Runtime, pods: &Pods) -> Infallible {
+    let mut before: Option<PodStates> = None;
+    loop {
+        tokio::time::sleep(LOOK).await;
+        match runtime.states().await {
+            Ok(now) => {
+                match &before {
+                    Some(before) => poke(pods, |handle| {
+                        let uid = &handle.pod.uid;
+                        before.get(uid) != now.get(uid)
+                    }),
+                    // With nothing to compare it with, what changed before it may not have been told.
+                    None => poke(pods, |_| true),
+                }
+                before = Some(now);
+            }
+            Err(error) => {
+                tracing::warn!(%error, detail = error.detail(), "cannot look for events that were lost");
             }
         }
     }

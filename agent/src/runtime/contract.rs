@@ -122,6 +122,8 @@ impl Subject<'_> {
         let pods = must("listing pods", self.runtime.pods().await)?;
         let known = pods.iter().any(|p| p.uid == self.material.pod.uid && p.from_file);
         that("the pod is listed as from a file", known, &pods)?;
+        let states = self.states().await?;
+        that("the look at all pods has the sandbox", states == [(id.clone(), 0)], &states)?;
         Ok(id)
     }
 
@@ -130,14 +132,20 @@ impl Subject<'_> {
         let id = self.create("serve", 0, sandbox, image).await?;
         let state = self.state(&id).await?;
         that("a container is created before it is started", state == InstanceState::Created, &state)?;
+        let created = self.states().await?;
         must("starting a container", self.runtime.start_container(&id).await)?;
         let state = self.state(&id).await?;
         that("a started container runs", matches!(state, InstanceState::Running { .. }), &state)?;
+        let (running, again) = (self.states().await?, self.states().await?);
+        that("the look at all pods shows a start", running != created, &running)?;
+        that("and nothing where nothing has happened", running == again, &(&running, &again))?;
         must_not("starting it twice", &self.runtime.start_container(&id).await)?;
         self.resize(sandbox, &id).await?;
         must("stopping a container", self.runtime.stop_container(&id, PATIENCE).await)?;
         let state = self.state(&id).await?;
         that("a stopped container has ended", matches!(state, InstanceState::Exited(_)), &state)?;
+        let ended = self.states().await?;
+        that("the look at all pods shows an end", ended.contains(&(id.clone(), 2)), &ended)?;
         must("stopping it again", self.runtime.stop_container(&id, PATIENCE).await)
     }
 
@@ -200,7 +208,15 @@ impl Subject<'_> {
         must("removing a sandbox", self.runtime.remove_sandbox(sandbox).await)?;
         must("removing it again", self.runtime.remove_sandbox(sandbox).await)?;
         let observed = self.observe().await?;
-        that("nothing is left", observed == Observed::default(), &observed)
+        that("nothing is left", observed == Observed::default(), &observed)?;
+        let states = self.states().await?;
+        that("the look at all pods has nothing of it", states.is_empty(), &states)
+    }
+
+    /// Of this pod, in the look at all.
+    async fn states(&self) -> Result<Vec<(String, i32)>, Violation> {
+        let mut all = must("looking at all pods", self.runtime.states().await)?;
+        Ok(all.remove(&self.material.pod.uid).unwrap_or_default())
     }
 
     fn container(&self, name: &'static str) -> Result<&Container, Violation> {

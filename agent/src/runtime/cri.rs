@@ -31,8 +31,8 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
 use super::{
-    Changes, Effect, Error, ExecOutput, Image, KnownPod, NewContainer, NewSandbox, Observed, PullImage,
-    RegistryAuth, Runtime, Subject,
+    Changes, Effect, Error, ExecOutput, Image, KnownPod, NewContainer, NewSandbox, Observed, PodStates,
+    PullImage, RegistryAuth, Runtime, Subject,
 };
 use crate::dns::{Resolver, source};
 use crate::runtime::Users;
@@ -255,6 +255,14 @@ impl Runtime for CriRuntime {
     fn pods(&self) -> Effect<'_, Vec<KnownPod>> {
         Box::pin(async move {
             observe::pods(self.runtime(), self.node.request_timeout)
+                .await
+                .map_err(|status| Error::Pods { source: failure(&status) })
+        })
+    }
+
+    fn states(&self) -> Effect<'_, PodStates> {
+        Box::pin(async move {
+            observe::states(self.runtime(), self.node.request_timeout)
                 .await
                 .map_err(|status| Error::Pods { source: failure(&status) })
         })

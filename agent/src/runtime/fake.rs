@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gantry_model::failure::{Failure, FailureKind};
+use gantry_model::pod::PodUid;
 
 use super::{Effect, Error, ExecOutput, InstanceState};
 use crate::runtime_ext::pulls::progress::Progress;
@@ -21,6 +22,7 @@ use state::State;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Call {
     Observe,
+    States,
     Image,
     Pull,
     RunSandbox,
@@ -129,6 +131,17 @@ impl FakeRuntime {
         self.lock().end_all(|c| c.view.name == container, code);
     }
 
+    /// The commands of one pod's containers end now with this code.
+    pub fn end_in(&self, uid: &PodUid, code: i32) {
+        self.lock().end_all(|c| c.uid == *uid, code);
+    }
+
+    /// How many calls of one kind were made.
+    #[must_use]
+    pub fn asked(&self, call: Call) -> usize {
+        self.lock().asked.get(&call).copied().unwrap_or(0)
+    }
+
     /// The next `times` calls fail.
     pub fn fail(&self, call: Call, times: usize, kind: FailureKind, message: &str) {
         let failure = Failure::new(kind, message);
@@ -218,7 +231,8 @@ impl FakeRuntime {
         let fake = self.clone();
         Box::pin(async move {
             let latency = {
-                let state = fake.lock();
+                let mut state = fake.lock();
+                *state.asked.entry(call).or_default() += 1;
                 state.latencies.get(&call).copied().unwrap_or(state.latency)
             };
             let task = tokio::spawn(async move {

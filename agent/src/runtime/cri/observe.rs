@@ -13,7 +13,7 @@ use tonic::{Code, Status};
 
 use super::{NodeConfig, timed};
 use crate::runtime::{
-    Actual, Exit, Image, Instance, InstanceState, KnownPod, Observed, Sandbox, User, Users,
+    Actual, Exit, Image, Instance, InstanceState, KnownPod, Observed, PodStates, Sandbox, User, Users,
 };
 use gantry_grpc::counted::Counted;
 
@@ -89,6 +89,28 @@ pub(super) async fn pods(
         }
     }
     Ok(pods)
+}
+
+/// What the kubelet's labels give to a pod; others are nobody's business here.
+pub(super) async fn states(
+    client: RuntimeServiceClient<Counted>,
+    timeout: Duration,
+) -> Result<PodStates, Status> {
+    let (mut first, mut second) = (client.clone(), client);
+    let sandboxes = first.list_pod_sandbox(timed(wire::ListPodSandboxRequest { filter: None }, timeout));
+    let containers = second.list_containers(timed(wire::ListContainersRequest { filter: None }, timeout));
+    let (sandboxes, containers) = try_join(sandboxes, containers).await?;
+    let sandboxes = sandboxes.into_inner().items.into_iter().map(|it| (it.labels, it.id, it.state));
+    let containers = containers.into_inner().containers.into_iter().map(|it| (it.labels, it.id, it.state));
+    let mut states = PodStates::new();
+    for (labels, id, state) in sandboxes.chain(containers) {
+        if let Some(uid) = labels.get(POD_UID).and_then(|uid| PodUid::parse(uid)) {
+            states.entry(uid).or_default().push((id, state));
+        }
+    }
+    // No runtime promises an order.
+    states.values_mut().for_each(|of_pod| of_pod.sort_unstable());
+    Ok(states)
 }
 
 /// The ranges of users that the pod's sandboxes have; the second error is one's that makes no sense.

@@ -14,7 +14,7 @@ use super::state::{FakeContainer, FakeSandbox, State, failed, not_found};
 use super::{Call, Exec, FakeRuntime, Script};
 use crate::runtime::{
     Actual, Changes, Effect, Error, ExecOutput, Image, Instance, InstanceState, KnownPod, NewContainer,
-    NewSandbox, Observed, PullImage, Runtime, Sandbox, Subject,
+    NewSandbox, Observed, PodStates, PullImage, Runtime, Sandbox, Subject,
 };
 use crate::runtime_ext::pulls::progress::Progress;
 use crate::timeline::Span;
@@ -52,6 +52,28 @@ impl Runtime for FakeRuntime {
             Ok(known.collect())
         };
         self.effect(Call::Observe, act, |source| Error::Pods { source })
+    }
+
+    fn states(&self) -> Effect<'_, PodStates> {
+        let act = |state: &mut State| {
+            let mut states = PodStates::new();
+            for sandbox in &state.sandboxes {
+                let number = i32::from(!sandbox.view.ready);
+                states.entry(sandbox.uid.clone()).or_default().push((sandbox.view.id.clone(), number));
+            }
+            for container in &state.containers {
+                let number = match container.view.state {
+                    InstanceState::Created => 0,
+                    InstanceState::Running { .. } => 1,
+                    InstanceState::Exited(_) => 2,
+                    InstanceState::Unknown => 3,
+                };
+                states.entry(container.uid.clone()).or_default().push((container.view.id.clone(), number));
+            }
+            states.values_mut().for_each(|of_pod| of_pod.sort_unstable());
+            Ok(states)
+        };
+        self.effect(Call::States, act, |source| Error::Pods { source })
     }
 
     fn image<'a>(&'a self, image: &'a str) -> Effect<'a, Option<Image>> {

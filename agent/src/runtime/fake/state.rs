@@ -33,6 +33,7 @@ pub(super) struct State {
     pub(super) lost_readers: Vec<mpsc::Sender<PodUid>>,
     pub(super) failures: BTreeMap<Call, Vec<Failure>>,
     pub(super) lost_answers: BTreeMap<Call, Failure>,
+    pub(super) asked: BTreeMap<Call, usize>,
     pub(super) pulling: Option<Progress>,
     pub(super) latency: Duration,
     /// Of one kind of call, instead.
@@ -75,6 +76,7 @@ impl Default for State {
             lost_readers: Vec::new(),
             failures: BTreeMap::new(),
             lost_answers: BTreeMap::new(),
+            asked: BTreeMap::new(),
             pulling: None,
             latency: Duration::ZERO,
             latencies: BTreeMap::new(),
