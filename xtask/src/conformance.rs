@@ -1,4 +1,4 @@
-//! `cargo xtask conformance node|e2e`: upstream's own suites on a kubelet and a runtime, in a place of their own. Owns the
+//! `cargo xtask conformance node|e2e|conformance`: upstream's own suites on a kubelet and a runtime, in a place of their own. Owns the
 //! order: build, place, run, table; how a suite is called and what its report says is in the files beside. Called by
 //! `main`.
 //!
@@ -33,6 +33,8 @@ pub(crate) enum Name {
     Node,
     /// e2e.test: on a whole cluster
     E2e,
+    /// e2e.test, all of [Conformance]: on a kind cluster with kube-proxy and CoreDNS
+    Conformance,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -58,9 +60,13 @@ pub(crate) struct Wanted {
     /// How many specs at once, instead of what suites.toml says
     #[arg(long)]
     procs: Option<usize>,
-    /// On a kind cluster whose nodes are all Gantry's, instead of a node beside a control plane
-    #[arg(long, conflicts_with_all = ["runtime", "kubelet"])]
+    /// On a kind cluster whose nodes all have that kubelet, instead of a node beside a control plane. Gantry's has its own
+    /// runtime, upstream's has containerd
+    #[arg(long, conflicts_with = "runtime")]
     on_kind: bool,
+    /// How many workers the kind cluster has beside its control plane; 1 when not given, 2 for conformance
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..))]
+    nodes: Option<u8>,
     /// How often what is worse than on the peer runs again, alone, before it counts
     #[arg(long, default_value_t = 0)]
     again: usize,
@@ -87,6 +93,7 @@ fn list(suite: Name) -> Result<()> {
         serial: false,
         procs: None,
         on_kind: false,
+        nodes: None,
         again: 0,
         out: None,
     })
@@ -98,11 +105,15 @@ pub(crate) fn run(wanted: &Wanted) -> Result<()> {
     if wanted.serial && wanted.suite != Name::Node {
         bail!("--serial is for the node suite: `cargo xtask conformance node --serial --focus …`");
     }
+    let on_kind = wanted.on_kind || wanted.suite == Name::Conformance;
+    if wanted.nodes.is_some() && !on_kind {
+        bail!("--nodes is for a kind cluster: `cargo xtask conformance conformance` or --on-kind");
+    }
     let suites = suites::read(&sh::root().join("tests/suites.toml"))?;
     let suite = suites.get(wanted.suite);
     let folder = out(wanted)?;
     let own = prepare(wanted.suite)?;
-    if wanted.on_kind {
+    if on_kind {
         return on_kind::run(wanted, suite, &own, &folder);
     }
     let attempt = |choice: &Choice, procs, folder: &Path| once(wanted, suite, choice, procs, &own, folder);
@@ -221,6 +232,7 @@ fn out(wanted: &Wanted) -> Result<PathBuf> {
     let name = match wanted.suite {
         Name::Node => "node",
         Name::E2e => "e2e",
+        Name::Conformance => "conformance",
     };
     let folder = std::path::absolute(&folder)?.join(name);
     if folder.exists() {
@@ -244,7 +256,8 @@ fn choose(wanted: &Wanted, suite: &Suite) -> Choice {
 /// With `--focus` nobody can say what is missing: then the report alone counts.
 fn table(wanted: &Wanted, suite: &Suite, specs: Vec<report::SpecResult>) -> Result<SpecTable> {
     let peer = report::peer(&sh::root().join(&suite.peer))?;
-    let expected: Vec<&str> = if wanted.all {
+    let whole = wanted.all || (wanted.focus.is_empty() && suite.has_no_list());
+    let expected: Vec<&str> = if whole {
         peer.iter()
             .filter(|spec| spec.outcome == SpecOutcome::Passed)
             .map(|spec| spec.name.as_str())

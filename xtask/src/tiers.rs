@@ -527,6 +527,12 @@ mod tests {
     }
 
     #[test]
+    fn what_ci_needs_is_that_of_the_tiers_that_it_runs() {
+        let names = ALL.map(|tier| tier.to_possible_value().unwrap().get_name().to_owned());
+        assert_eq!(names.each_ref().map(String::as_str), gantry_needs::CI);
+    }
+
+    #[test]
     fn a_tier_that_takes_longer_than_its_budget_says_so() {
         let counts = Counts { passed: 4, failed: 1, ..Counts::default() };
         let of = |seconds| line(Tier::Demo, &counts, Duration::from_secs(seconds), Duration::from_secs(7));

@@ -115,6 +115,10 @@ pub const NEEDS: &[Need] = &[
     need("dbus-daemon", "dbus-daemon", Use::Bus),
 ];
 
+/// The tiers that CI runs, by their names on the command line.
+pub const CI: [&str; 10] =
+    ["static", "unit", "kernel", "failpoints", "vm", "cri", "standalone", "demo", "smoke", "kind"];
+
 /// What a task of `cargo xtask` needs. `tiers` are those that were asked for: none means all that
 /// CI runs.
 #[must_use]
@@ -125,10 +129,7 @@ pub fn uses(task: &str, tiers: &[String], full: bool) -> Vec<Use> {
         "dist" => vec![Use::Build, Use::History, Use::Dist],
         "vagrant-box" => vec![Use::Build, Use::CleanRoom, Use::Machine, Use::Vagrant],
         "kind" => vec![Use::Build, Use::Pods, Use::Packages, Use::CleanRoom, Use::Kind],
-        "test" if tiers.is_empty() => {
-            let pods = [Use::Build, Use::Pods, Use::Packages, Use::Cgo, Use::Machine, Use::Load];
-            pods.into_iter().chain([Use::Protobuf, Use::History]).collect()
-        }
+        "test" if tiers.is_empty() => CI.iter().flat_map(|tier| of_tier(tier)).copied().collect(),
         "test" => tiers.iter().flat_map(|tier| of_tier(tier)).copied().collect(),
         _ => Vec::new(),
     };
@@ -355,11 +356,14 @@ mod tests {
         // A commit's time is read from the history.
         assert!(of("unit").contains(&"git") && !of("kernel").contains(&"git"));
         let ci = packages(&missing(&uses("test", &[], false), |_| false));
-        assert!(of("unit").iter().all(|package| ci.contains(package)));
+        for tier in CI {
+            assert!(of(tier).iter().all(|package| ci.contains(package)), "{tier}");
+        }
+        assert!(of("kind").contains(&"debootstrap") && of("kind").contains(&"docker.io"));
         assert!(of("kernel").contains(&"docker-registry") && !of("kernel").contains(&"qemu-system-x86"));
         assert!(of("vm").contains(&"qemu-system-x86"));
-        assert!(!packages(&missing(&uses("test", &[], false), |_| false)).contains(&"debootstrap"));
-        assert!(packages(&missing(&uses("test", &[], true), |_| false)).contains(&"debootstrap"));
+        assert!(!ci.contains(&"vagrant"));
+        assert!(packages(&missing(&uses("test", &[], true), |_| false)).contains(&"vagrant"));
         assert_eq!(uses("build", &[], false), []);
     }
 }

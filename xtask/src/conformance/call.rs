@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use gantry_tests::cluster::bus::SystemBus;
 use gantry_tests::cluster::network::Outside;
@@ -63,6 +63,7 @@ pub(crate) fn inside(called: &Called) -> Result<()> {
     let ran = match called.suite {
         Name::Node => node(called, folder.path()),
         Name::E2e => e2e(called, folder.path()),
+        Name::Conformance => bail!("conformance is for a kind cluster, which has no inner half"),
     };
     let kept = keep_logs(&folder.path().join("log"), &called.out);
     ran.and(kept)
@@ -150,7 +151,7 @@ fn e2e(called: &Called, folder: &Path) -> Result<()> {
         join: Join::Given,
         settings: Default::default(),
     })?;
-    let own = e2e_flags(&cluster.kubeconfig("admin"), &called.out)?;
+    let own = e2e_flags(&cluster.kubeconfig("admin"), &called.out, 1)?;
     let ran = ginkgo(Command::new("env"), called, folder, "e2e.test", &own);
     // What the node asked of the API server is a result, too.
     let audit =
@@ -159,14 +160,14 @@ fn e2e(called: &Called, folder: &Path) -> Result<()> {
     ran.and(audit.map(drop)).and(ended)
 }
 
-/// e2e.test's own flags on a cluster.
-pub(super) fn e2e_flags(kubeconfig: &Path, out: &Path) -> Result<[String; 8]> {
+/// e2e.test's own flags on a cluster with so many nodes for pods.
+pub(super) fn e2e_flags(kubeconfig: &Path, out: &Path, nodes: u8) -> Result<[String; 8]> {
     Ok([
         format!("--kubeconfig={}", kubeconfig.display()),
         format!("--kubectl-path={}", programs::path("kubectl")?.display()),
         format!("--report-dir={}", out.display()),
         "--provider=local".to_owned(),
-        "--num-nodes=1".to_owned(),
+        format!("--num-nodes={nodes}"),
         "--minStartupPods=0".to_owned(),
         "--allowed-not-ready-nodes=0".to_owned(),
         "--dns-domain=cluster.local".to_owned(),

@@ -15,6 +15,7 @@ use super::Name;
 pub(super) struct Suites {
     node: Suite,
     e2e: Suite,
+    conformance: Suite,
 }
 
 /// One program's part.
@@ -30,7 +31,8 @@ pub(super) struct Suite {
     pub(super) skip: Vec<String>,
     /// The peer's results, from the root of the repository.
     pub(super) peer: PathBuf,
-    /// The list, by what a kubelet has to deliver for it.
+    /// The list, by what a kubelet has to deliver for it. Without one the suite is all that `focus` takes.
+    #[serde(default)]
     specs: BTreeMap<String, Vec<String>>,
 }
 
@@ -46,6 +48,7 @@ impl Suites {
         match name {
             Name::Node => &self.node,
             Name::E2e => &self.e2e,
+            Name::Conformance => &self.conformance,
         }
     }
 }
@@ -60,7 +63,15 @@ impl Suite {
         Choice { focus: vec![self.focus.clone()], skip: self.skip.clone() }
     }
 
+    /// Whether its focus is the list.
+    pub(super) fn has_no_list(&self) -> bool {
+        self.specs.is_empty()
+    }
+
     pub(super) fn listed(&self) -> Choice {
+        if self.has_no_list() {
+            return self.everything();
+        }
         Choice::named(self.specs())
     }
 }
@@ -150,6 +161,15 @@ mod tests {
             let count: usize = both.iter().map(|suite| suite.specs.get(line).map_or(0, Vec::len)).sum();
             assert!(count >= 6, "{line} has {count}");
         }
+    }
+
+    #[test]
+    fn conformance_is_all_of_upstreams_446() {
+        let suite = suites().conformance;
+        let names = report::peer(&sh::root().join(&suite.peer)).unwrap();
+        assert_eq!(names.len(), 446);
+        assert!(names.iter().all(|spec| spec.name.contains("[Conformance]")));
+        assert_eq!(suite.listed(), suite.everything());
     }
 
     #[test]
