@@ -8,6 +8,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "the reflector ends with its last receiver")]
 
+mod parse;
 mod wire;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use crate::backoff::Backoff;
+use parse::{Change, Unreadable};
 use wire::Refusal;
 
 /// As client-go's reflector.
@@ -176,13 +178,21 @@ impl<K: Object> Reflector<K> {
         };
         let (version, items) = listed?;
         self.cursor = Some(version);
+        let path = &self.query.path;
         self.out.send_modify(|known| {
             let old = std::mem::take(&mut known.items);
             known.items = items
                 .into_iter()
-                .map(|item| {
-                    let same = old.get(uid(&item)).filter(|old| version_of(&***old) == version_of(&item));
-                    (uid(&item).to_owned(), same.cloned().unwrap_or_else(|| Arc::new(item)))
+                .filter_map(|item| match item {
+                    Ok(item) => {
+                        let same = old.get(uid(&item)).filter(|old| version_of(&***old) == version_of(&item));
+                        Some((uid(&item).to_owned(), same.cloned().unwrap_or_else(|| Arc::new(item))))
+                    }
+                    // It is there: what was known of it stays.
+                    Err(unreadable) => {
+                        tracing::error!(path, %unreadable, "an object cannot be read, and is passed over");
+                        old.get(&unreadable.uid).map(|known| (unreadable.uid.clone(), known.clone()))
+                    }
                 })
                 .collect();
             known.synced = true;
@@ -207,7 +217,7 @@ impl<K: Object> Reflector<K> {
         let mut told = false;
         loop {
             match timeout(SILENCE, stream.next()).await {
-                Ok(Some(Ok(WatchEvent::Error(status)))) => {
+                Ok(Some(Ok(Change::Event(WatchEvent::Error(status))))) => {
                     let refusal = Refusal::from(kube::Error::Api(status));
                     return if refusal.version_unknown() {
                         WatchEnd::Expired
@@ -215,10 +225,13 @@ impl<K: Object> Reflector<K> {
                         WatchEnd::Failed(refusal.to_string())
                     };
                 }
-                Ok(Some(Ok(event))) => {
+                Ok(Some(Ok(change))) => {
                     told = true;
                     self.backoff.reset();
-                    self.take(event);
+                    match change {
+                        Change::Event(event) => self.take(event),
+                        Change::Unreadable(unreadable, is_there) => self.pass_over(&unreadable, is_there),
+                    }
                 }
                 Ok(Some(Err(error))) => {
                     let refusal = Refusal::from(error);
@@ -237,6 +250,17 @@ impl<K: Object> Reflector<K> {
                     return WatchEnd::Over;
                 }
             }
+        }
+    }
+
+    /// What comes after it is not to be missed. What was known of one that is there stays.
+    fn pass_over(&mut self, unreadable: &Unreadable, is_there: bool) {
+        tracing::error!(path = self.query.path, %unreadable, "an object cannot be read, and is passed over");
+        if !unreadable.version.is_empty() {
+            self.cursor = Some(unreadable.version.clone());
+        }
+        if !is_there {
+            self.out.send_modify(|known| drop(known.items.remove(&unreadable.uid)));
         }
     }
 

@@ -12,6 +12,7 @@
 
 mod convert;
 mod copies;
+mod services;
 mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,6 +41,7 @@ use super::{
     Secret, Service, ServiceAccount,
 };
 use copies::Copies;
+use services::ServiceObject;
 use tokens::Tokens;
 
 /// How long an answer is awaited before the caller is told that there is none. A node may read an
@@ -69,7 +71,7 @@ struct State {
     config_maps: Copies<ConfigMap>,
     secrets: Copies<Secret>,
     pods: BTreeMap<PodUid, Follower>,
-    services: Option<watch::Receiver<Reflected<v1::Service>>>,
+    services: Option<watch::Receiver<Reflected<ServiceObject>>>,
     classes: Option<watch::Receiver<Reflected<RuntimeClass>>>,
     csi_drivers: Option<watch::Receiver<Reflected<storage::CSIDriver>>>,
 }
@@ -307,8 +309,8 @@ impl Api for Cluster {
             let all = listed(all).await.ok_or_else(|| Error {
                 message: "services have not yet been read at least once, cannot construct envs".to_owned(),
             })?;
-            let here = |object: &&Arc<v1::Service>| object.metadata.namespace.as_deref() == Some(namespace);
-            Ok(all.items.values().filter(here).map(|object| convert::service(object)).collect())
+            let here = |object: &&Arc<ServiceObject>| object.metadata.namespace.as_deref() == Some(namespace);
+            Ok(all.items.values().filter(here).map(|object| object.service()).collect())
         })
     }
 

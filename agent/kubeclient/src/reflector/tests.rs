@@ -147,6 +147,42 @@ async fn a_server_that_refuses_is_asked_ever_more_rarely() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_object_that_cannot_be_read_holds_up_no_other_in_watch_and_list() {
+    let nonsense = json!({ "spec": { "nodeName": "n1", "containers": "none" } });
+    let server = FakeApiServer::default();
+    server.put(&path("known"), on("n1"));
+    let mut seen = follow(&server);
+    names(&mut seen, &["known"]).await;
+    let before = seen.borrow().items.values().next().cloned().unwrap();
+    // In the watch: one that was known, and one that was not.
+    server.put(&path("known"), nonsense.clone());
+    server.put(&path("new"), nonsense);
+    server.put(&path("next"), on("n1"));
+    names(&mut seen, &["known", "next"]).await;
+    // In a list: what was known of it stays, since it is there.
+    server.set_down(true);
+    server.put(&path("last"), on("n1"));
+    server.compact();
+    server.set_down(false);
+    names(&mut seen, &["known", "last", "next"]).await;
+    let is_same = |pod: &std::sync::Arc<Pod>| std::sync::Arc::ptr_eq(pod, &before);
+    assert!(seen.borrow().items.values().any(is_same));
+    server.remove(&path("known"));
+    names(&mut seen, &["last", "next"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn null_is_an_absent_field_as_for_client_go() {
+    let nulls = json!({ "spec": { "nodeName": "n1", "containers": null } });
+    let server = FakeApiServer::default();
+    server.put(&path("listed"), nulls.clone());
+    let mut seen = follow(&server);
+    names(&mut seen, &["listed"]).await;
+    server.put(&path("watched"), nulls);
+    names(&mut seen, &["listed", "watched"]).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn watches_that_end_at_once_are_no_hot_loop() {
     let server = FakeApiServer::default();
     let mut seen = follow(&server);

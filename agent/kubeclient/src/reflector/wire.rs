@@ -2,16 +2,18 @@
 //! tries twice. Called by [`super`].
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::time::Duration;
 
-use futures_util::Stream;
+use futures_util::io::AsyncBufReadExt;
+use futures_util::{Stream, StreamExt};
 use gantry_base::error::chain;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
+use http::HeaderValue;
+use http::header::ACCEPT_ENCODING;
 use kube::Client;
-use kube::core::WatchEvent;
-use serde::Deserialize;
 use tokio::time::timeout;
 
+use super::parse::{self, Change, Unreadable};
 use super::{Object, Query};
 
 /// client-go's page, where there are pages.
@@ -56,14 +58,6 @@ impl fmt::Display for Refusal {
     }
 }
 
-#[derive(Deserialize)]
-struct ListOf<K> {
-    #[serde(default)]
-    metadata: ListMeta,
-    #[serde(default = "Vec::new")]
-    items: Vec<K>,
-}
-
 /// Version and items of the list, from a version not older than given; the newest, in pages, when
 /// none is.
 pub(super) async fn list<K: Object>(
@@ -71,7 +65,7 @@ pub(super) async fn list<K: Object>(
     query: &Query,
     version: Option<&str>,
     patience: Duration,
-) -> Result<(String, Vec<K>), Refusal> {
+) -> Result<(String, Vec<Result<K, Unreadable>>), Refusal> {
     let mut all = Vec::new();
     let mut next = String::new();
     loop {
@@ -86,11 +80,14 @@ pub(super) async fn list<K: Object>(
             }
             None => parameters.push(("limit", PAGE.to_string())),
         }
-        let asked = client.request::<ListOf<K>>(get(&query.path, &parameters)?);
-        let page = timeout(patience, asked).await.map_err(|_| Refusal::Silence)??;
-        all.extend(page.items.into_iter().map(|mut item| {
-            item.metadata_mut().managed_fields = None;
-            item
+        let asked = client.request_text(get(&query.path, &parameters)?);
+        let text = timeout(patience, asked).await.map_err(|_| Refusal::Silence)??;
+        let page = parse::page::<K>(&text).map_err(kube::Error::SerdeError)?;
+        all.extend(page.items.into_iter().map(|item| {
+            item.map(|mut item| {
+                item.metadata_mut().managed_fields = None;
+                item
+            })
         }));
         next = page.metadata.continue_.unwrap_or_default();
         if next.is_empty() {
@@ -105,13 +102,26 @@ pub(super) async fn watch<K: Object>(
     query: &Query,
     version: &str,
     seconds: f64,
-) -> Result<impl Stream<Item = kube::Result<WatchEvent<K>>> + use<K>, Refusal> {
+) -> Result<impl Stream<Item = kube::Result<Change<K>>> + use<K>, Refusal> {
     let mut parameters = selector(query);
     parameters.push(("watch", "true".to_owned()));
     parameters.push(("allowWatchBookmarks", "true".to_owned()));
     parameters.push(("resourceVersion", version.to_owned()));
     parameters.push(("timeoutSeconds", format!("{seconds:.0}")));
-    Ok(client.request_events::<K>(get(&query.path, &parameters)?).await?)
+    let mut request = get(&query.path, &parameters)?;
+    // A server of 1.37 compresses each event by itself, which nothing here takes apart.
+    request.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    let lines = client.request_stream(request).await?.lines();
+    Ok(lines.filter_map(async |line| match line {
+        Ok(line) => parse::change(&line).transpose(),
+        // As client-go: such an end is one from which the watch is resumed.
+        Err(error)
+            if error.kind() == ErrorKind::UnexpectedEof || chain(&error).contains("unexpected EOF") =>
+        {
+            None
+        }
+        Err(error) => Some(Err(kube::Error::ReadEvents(error))),
+    }))
 }
 
 fn selector(query: &Query) -> Vec<(&'static str, String)> {

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use crate::api::node_selector;
 use crate::api::{
     Attachment, Claim, ClaimSize, ConfigMap, CsiDriver, CsiSource, PersistentSource, PersistentVolume,
-    Secret, Service, ServiceAccount, ServicePort,
+    Secret, ServiceAccount,
 };
 
 pub(super) fn config_map(object: v1::ConfigMap) -> ConfigMap {
@@ -157,18 +157,4 @@ fn other_source(spec: &v1::PersistentVolumeSpec) -> String {
         ("rbd", spec.rbd.is_some()),
     ];
     others.iter().find(|(_, set)| *set).map_or("unknown to it", |(name, _)| name).to_owned()
-}
-
-pub(super) fn service(object: &v1::Service) -> Service {
-    let spec = object.spec.clone().unwrap_or_default();
-    let ports = spec.ports.unwrap_or_default().into_iter().map(|port| ServicePort {
-        name: port.name.unwrap_or_default(),
-        port: port.port,
-        protocol: port.protocol.unwrap_or_else(|| "TCP".to_owned()),
-    });
-    Service {
-        name: object.metadata.name.clone().unwrap_or_default(),
-        cluster_ip: spec.cluster_ip.unwrap_or_default(),
-        ports: ports.collect(),
-    }
 }

@@ -224,6 +224,25 @@ async fn services_and_classes_are_known_as_a_whole() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_service_whose_status_has_null_for_a_time_hides_no_service_that_comes_later() {
+    let (server, cluster, _) = start();
+    server.put("/api/v1/namespaces/default/services/first", json!({ "spec": { "clusterIP": "10.0.0.7" } }));
+    assert_eq!(cluster.services("default").await.unwrap().len(), 1);
+    // As Go writes a time that nobody has set.
+    let condition = json!({ "type": "StatusUpdate", "status": "True", "lastTransitionTime": null });
+    let status = json!({ "conditions": [condition] });
+    server.put("/api/v1/namespaces/default/services/odd", json!({ "spec": {}, "status": status }));
+    server.put("/api/v1/namespaces/default/services/web", json!({ "spec": { "clusterIP": "10.0.0.9" } }));
+    for _ in 0..60 {
+        if cluster.services("default").await.unwrap().len() == 3 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    panic!("{:?}", cluster.services("default").await);
+}
+
+#[tokio::test(start_paused = true)]
 async fn claims_and_their_volumes_are_read_when_asked_for() {
     let (server, cluster, _) = start();
     assert_eq!(cluster.claim("default", "c").await.unwrap(), None);
