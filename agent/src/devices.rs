@@ -50,6 +50,16 @@ const SERVE_AGAIN: Duration = Duration::from_secs(1);
 /// What `/healthz` says until then, as upstream.
 const UNSERVED: &str = "device plugin registration gRPC server failed and no device plugins can register";
 
+/// Healthy devices by resource, as the kubelet has noted them in `device-plugins/kubelet_internal_checkpoint`, for those
+/// who look at a node from outside.
+///
+/// # Errors
+/// Why `content` is no such checkpoint.
+pub fn healthy_devices(content: &[u8]) -> Result<BTreeMap<String, usize>, String> {
+    let Checkpoint { registered, .. } = Checkpoint::decode(content).map_err(|error| chain(&error))?;
+    Ok(registered.into_iter().map(|(resource, ids)| (resource, ids.len())).collect())
+}
+
 /// What a container is made with for its devices.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceOptions {

@@ -17,7 +17,7 @@ pub mod cgroups;
 pub mod checkpoint;
 pub mod config;
 mod csi;
-mod devices;
+pub mod devices;
 mod dns;
 mod events;
 mod eviction;

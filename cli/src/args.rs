@@ -340,6 +340,9 @@ pub(crate) struct DoctorArgs {
     /// Where no runtime runs, the store is opened as at a runtime's start, which deletes what pulls left unfinished.
     #[arg(long)]
     pub(crate) deep: bool,
+    /// The kubelet's folder; the plugins whose sockets are in it are asked.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet")]
+    pub(crate) root_dir: PathBuf,
     #[command(flatten)]
     pub(crate) flags: DoctorFlags,
 }

@@ -1,10 +1,11 @@
 //! `gantry doctor`: whether this machine can run pods, and what to do when it cannot. Owns asking
-//! and printing; the judging is in [`judge`], the looking in [`look`] and [`store`]. Never changes anything.
+//! and printing; the judging is in [`judge`], the looking in [`look`], [`plugins`] and [`store`]. Never changes anything.
 //! Called by main.
 
 pub(crate) mod join;
 mod judge;
 mod look;
+mod plugins;
 mod store;
 
 use std::process::ExitCode;
@@ -50,10 +51,12 @@ pub(crate) async fn doctor(args: DoctorArgs) -> Result<ExitCode> {
         token,
         discovery_token_ca_cert_hash: hashes,
         deep,
+        root_dir,
         flags,
     } = args;
     let facts = look::machine(&flags);
     let mut checks = judge::machine(&facts);
+    checks.extend(plugins::checks(&root_dir).await);
     for host in registry {
         let answer = look::registry(&host).await;
         checks.push(judge::registry(&host, answer));

@@ -66,6 +66,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "gantry-agent",
             "gantry-base",
             "gantry-cgroup",
+            "gantry-grpc",
             "gantry-image",
             "gantry-kube-client",
             "gantry-metrics",
