@@ -10,12 +10,15 @@ use futures_util::StreamExt;
 use gantry_metrics::Metrics;
 use gantry_model::failure::FailureKind;
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::pod::worker::PodHandle;
 use crate::runtime::{Changes, PodStates, Runtime};
 
 /// Between two looks at all pods.
 const LOOK: Duration = Duration::from_secs(10);
+/// With a look that gets no answer, before the next one.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// After the stream broke.
 const RETRY: Duration = Duration::from_secs(1);
 /// A runtime without events may be replaced by one that has them.
@@ -77,8 +80,8 @@ async fn look_for_lost(runtime: &dyn Runtime, pods: &Pods) -> Infallible {
     let mut before: Option<PodStates> = None;
     loop {
         tokio::time::sleep(LOOK).await;
-        match runtime.states().await {
-            Ok(now) => {
+        match timeout(PATIENCE, runtime.states()).await {
+            Ok(Ok(now)) => {
                 match &before {
                     Some(before) => poke(pods, |handle| {
                         let uid = &handle.pod.uid;
@@ -89,9 +92,11 @@ async fn look_for_lost(runtime: &dyn Runtime, pods: &Pods) -> Infallible {
                 }
                 before = Some(now);
             }
-            Err(error) => {
+            // What the look before showed is kept: what changed meanwhile shows in the next.
+            Ok(Err(error)) => {
                 tracing::warn!(%error, detail = error.detail(), "cannot look for events that were lost");
             }
+            Err(_) => tracing::warn!("cannot look for events that were lost: no answer"),
         }
     }
 }

@@ -116,6 +116,13 @@ impl FakeRuntime {
         state.containers.retain(|c| !gone(&c.view));
     }
 
+    /// Somebody else removes all that there is of a pod.
+    pub fn vanish(&self, uid: &PodUid) {
+        let mut state = self.lock();
+        state.containers.retain(|c| c.uid != *uid);
+        state.sandboxes.retain(|s| s.uid != *uid);
+    }
+
     /// The machine was rebooted: nothing runs any more, the records are still there.
     pub fn reboot(&self) {
         self.break_sandboxes();
@@ -140,6 +147,12 @@ impl FakeRuntime {
     #[must_use]
     pub fn asked(&self, call: Call) -> usize {
         self.lock().asked.get(&call).copied().unwrap_or(0)
+    }
+
+    /// How many calls were made, of whatever kind.
+    #[must_use]
+    pub fn asked_in_all(&self) -> usize {
+        self.lock().asked.values().sum()
     }
 
     /// The next `times` calls fail.

@@ -81,3 +81,57 @@ async fn a_look_that_hangs_holds_no_event_up() {
     handle.wait(|s| s.containers.first().unwrap().restart_count == 1).await;
     assert!(begun.elapsed() <= Duration::from_secs(1), "{:?}", begun.elapsed());
 }
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_rest_cost_as_many_calls_as_one_that_rests() {
+    let mut calls = Vec::new();
+    for pods in [1, 50] {
+        let machine = WorkersFixture::new();
+        let agent = machine.agent((0..pods).map(|n| named(&format!("p{n}"), &format!("p-{n}"))).collect());
+        for handle in agent.pods().iter() {
+            running(handle).await;
+        }
+        // Past the first look, which has nothing to compare with.
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let before = machine.runtime.asked_in_all();
+        tokio::time::sleep(Duration::from_secs(200)).await;
+        calls.push(machine.runtime.asked_in_all() - before);
+    }
+    assert_eq!(calls, [20, 20]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_vanishes_without_an_event_is_made_again_and_no_other() {
+    let machine = WorkersFixture::new();
+    let agent = machine.agent(vec![named("a", "a-1"), named("b", "b-1")]);
+    for handle in agent.pods().iter() {
+        running(handle).await;
+    }
+    machine.runtime.lose_events();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let begun = tokio::time::Instant::now();
+    machine.runtime.vanish(&PodUid::parse("a-1").unwrap());
+    while machine.runtime.count("run-sandbox") < 3 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(begun.elapsed() <= Duration::from_secs(30), "it is not noticed");
+    }
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(machine.runtime.count("run-sandbox"), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_without_an_answer_is_made_again() {
+    let machine = WorkersFixture::new();
+    let agent = machine.agent(vec![named("a", "a-1")]);
+    let handle = agent.pods().first().unwrap().clone();
+    running(&handle).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    machine.runtime.set_latency_of(Call::States, Duration::from_secs(3600));
+    machine.runtime.lose_events();
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    machine.runtime.set_latency_of(Call::States, Duration::ZERO);
+    let begun = tokio::time::Instant::now();
+    machine.runtime.end("web", 5);
+    handle.wait(|s| s.containers.first().unwrap().restart_count == 1).await;
+    assert!(begun.elapsed() <= Duration::from_secs(90), "{:?}", begun.elapsed());
+}
