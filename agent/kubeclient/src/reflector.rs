@@ -27,7 +27,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use crate::backoff::Backoff;
-use parse::{Change, Unreadable};
+use parse::{Unreadable, WatchLine};
 use wire::Refusal;
 
 /// As client-go's reflector.
@@ -217,7 +217,7 @@ impl<K: Object> Reflector<K> {
         let mut told = false;
         loop {
             match timeout(SILENCE, stream.next()).await {
-                Ok(Some(Ok(Change::Event(WatchEvent::Error(status))))) => {
+                Ok(Some(Ok(WatchLine::Event(WatchEvent::Error(status))))) => {
                     let refusal = Refusal::from(kube::Error::Api(status));
                     return if refusal.version_unknown() {
                         WatchEnd::Expired
@@ -229,8 +229,8 @@ impl<K: Object> Reflector<K> {
                     told = true;
                     self.backoff.reset();
                     match change {
-                        Change::Event(event) => self.take(event),
-                        Change::Unreadable(unreadable, is_there) => self.pass_over(&unreadable, is_there),
+                        WatchLine::Event(event) => self.take(event),
+                        WatchLine::Unreadable(unreadable, is_there) => self.pass_over(&unreadable, is_there),
                     }
                 }
                 Ok(Some(Err(error))) => {

@@ -37,7 +37,7 @@ pub(super) struct ListPage<K> {
 
 /// What one line of a watch tells.
 #[derive(Debug)]
-pub(super) enum Change<K> {
+pub(super) enum WatchLine<K> {
     Event(WatchEvent<K>),
     /// Of an object that is there, or was.
     Unreadable(Unreadable, bool),
@@ -63,9 +63,9 @@ pub(super) fn page<K: Object>(text: &str) -> serde_json::Result<ListPage<Result<
 ///
 /// # Errors
 /// What the server says instead of an event, and a line that is no event.
-pub(super) fn change<K: Object>(line: &str) -> kube::Result<Option<Change<K>>> {
+pub(super) fn change<K: Object>(line: &str) -> kube::Result<Option<WatchLine<K>>> {
     let first = match serde_json::from_str::<WatchEvent<K>>(line) {
-        Ok(event) => return Ok(Some(Change::Event(event))),
+        Ok(event) => return Ok(Some(WatchLine::Event(event))),
         Err(error) if error.is_eof() => return Ok(None),
         Err(error) => error,
     };
@@ -79,11 +79,11 @@ pub(super) fn change<K: Object>(line: &str) -> kube::Result<Option<Change<K>>> {
         Ok(Envelope { kind, object: value }) => {
             let is_there = kind != "DELETED";
             match (kind.as_str(), object::<K>(value)) {
-                ("ADDED", Ok(object)) => Ok(Some(Change::Event(WatchEvent::Added(object)))),
-                ("MODIFIED", Ok(object)) => Ok(Some(Change::Event(WatchEvent::Modified(object)))),
-                ("DELETED", Ok(object)) => Ok(Some(Change::Event(WatchEvent::Deleted(object)))),
+                ("ADDED", Ok(object)) => Ok(Some(WatchLine::Event(WatchEvent::Added(object)))),
+                ("MODIFIED", Ok(object)) => Ok(Some(WatchLine::Event(WatchEvent::Modified(object)))),
+                ("DELETED", Ok(object)) => Ok(Some(WatchLine::Event(WatchEvent::Deleted(object)))),
                 ("ADDED" | "MODIFIED" | "DELETED", Err(unreadable)) => {
-                    Ok(Some(Change::Unreadable(unreadable, is_there)))
+                    Ok(Some(WatchLine::Unreadable(unreadable, is_there)))
                 }
                 _ => Err(kube::Error::SerdeError(first)),
             }

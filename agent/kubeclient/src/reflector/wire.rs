@@ -13,7 +13,7 @@ use http::header::ACCEPT_ENCODING;
 use kube::Client;
 use tokio::time::timeout;
 
-use super::parse::{self, Change, Unreadable};
+use super::parse::{self, Unreadable, WatchLine};
 use super::{Object, Query};
 
 /// client-go's page, where there are pages.
@@ -102,7 +102,7 @@ pub(super) async fn watch<K: Object>(
     query: &Query,
     version: &str,
     seconds: f64,
-) -> Result<impl Stream<Item = kube::Result<Change<K>>> + use<K>, Refusal> {
+) -> Result<impl Stream<Item = kube::Result<WatchLine<K>>> + use<K>, Refusal> {
     let mut parameters = selector(query);
     parameters.push(("watch", "true".to_owned()));
     parameters.push(("allowWatchBookmarks", "true".to_owned()));
