@@ -12,8 +12,11 @@ use crate::image::{self, Image, Layer};
 use crate::{debian, go};
 
 const NONE: (&str, &[&str]) = ("", &[]);
-const AGNHOST: (&str, &[&str]) =
-    ("agnhost", &["bash-static", "bind9-dnsutils", "curl", "iproute2", "netcat-openbsd", "util-linux"]);
+const AGNHOST: (&str, &[&str]) = (
+    "agnhost",
+    // getent is of libc-bin.
+    &["bash-static", "bind9-dnsutils", "curl", "iproute2", "libc-bin", "netcat-openbsd", "util-linux"],
+);
 const BUSYBOX: (&str, &[&str]) = ("busybox", &["bash-static", "procps", "util-linux"]);
 const PROXY: (&str, &[&str]) = ("kube-proxy", &["nftables"]);
 const RESOLVING: (&str, &[&str]) = ("glibc-dns", &["bash-static", "bind9-dnsutils", "libc-bin"]);
