@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Each with its services.
 #[cfg(feature = "grpc")]
-const FILES: [&str; 9] = [
+const FILES: [&str; 10] = [
     "proto/cri.proto",
     "proto/runtime_ext.proto",
     "proto/operator.proto",
@@ -24,6 +24,7 @@ const FILES: [&str; 9] = [
     "proto/podresources.proto",
     "proto/podresources_v1alpha1.proto",
     "proto/csi.proto",
+    "proto/otlp.proto",
 ];
 
 #[cfg(feature = "grpc")]

@@ -145,3 +145,17 @@ pub mod podresources_v1alpha1 {
 pub mod csi {
     tonic::include_proto!("csi.v1");
 }
+
+/// How spans are sent to a collector, `opentelemetry.proto.collector.trace.v1` (opentelemetry-proto v1.10.0).
+#[cfg(feature = "grpc")]
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    clippy::restriction,
+    unreachable_pub,
+    reason = "generated code"
+)]
+pub mod otlp {
+    tonic::include_proto!("opentelemetry.proto.collector.trace.v1");
+}

@@ -1,0 +1,127 @@
+//! Sends spans that ended to a collector, by OTLP over plaintext gRPC. One task: what it waits for, nobody else does.
+#![expect(clippy::disallowed_methods, reason = "`Exporter` owns the task; `shutdown` or its drop ends it")]
+
+use std::time::Duration;
+
+use gantry_proto::otlp::trace_service_client::TraceServiceClient;
+use gantry_proto::otlp::{self, ExportTraceServiceRequest, ResourceSpans, ScopeSpans};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::sampler::Sampler;
+use crate::span::{Tracer, attribute};
+
+/// Spans that wait, at most; OpenTelemetry's default, as the two below.
+pub const QUEUE: usize = 2048;
+/// Spans of one request, at most.
+const BATCH: usize = 512;
+const SCHEDULE: Duration = Duration::from_secs(5);
+/// Of one request, the connection with it: the OTLP exporter's default.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The task that sends. Dropped, it ends at once.
+#[derive(Debug)]
+pub struct Exporter {
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<()>,
+}
+
+/// Starts the task; within a runtime of tokio. Dials `endpoint` (`host:port`) when there are spans, not before: one that
+/// is down is no error here. `scope` names who makes the spans, `resource` on what.
+pub fn start(
+    endpoint: &str,
+    sampler: Sampler,
+    scope: &str,
+    resource: &[(&str, &str)],
+) -> Result<(Tracer, Exporter), tonic::transport::Error> {
+    let channel = Endpoint::from_shared(format!("http://{endpoint}"))?.connect_lazy();
+    let (queue, spans) = mpsc::channel(QUEUE);
+    let (stop, stopped) = oneshot::channel();
+    let attributes = resource.iter().map(|(key, value)| attribute(key, value)).collect();
+    let sink = Sink {
+        client: TraceServiceClient::new(channel),
+        resource: otlp::Resource { attributes },
+        scope: otlp::InstrumentationScope { name: scope.to_owned(), ..Default::default() },
+        failing: false,
+    };
+    let task = tokio::spawn(run(spans, stopped, sink));
+    Ok((Tracer::new(sampler, queue), Exporter { stop: Some(stop), task }))
+}
+
+impl Exporter {
+    /// Sends what waits, for `bound` at most; then the task is gone. False where spans may be left.
+    pub async fn shutdown(mut self, bound: Duration) -> bool {
+        drop(self.stop.take());
+        tokio::time::timeout(bound, &mut self.task).await.is_ok_and(|ended| ended.is_ok())
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn run(mut spans: mpsc::Receiver<otlp::Span>, mut stopped: oneshot::Receiver<()>, mut sink: Sink) {
+    let mut open = true;
+    while open {
+        let mut batch = Vec::new();
+        let due = tokio::time::sleep(SCHEDULE);
+        tokio::pin!(due);
+        while open && batch.len() < BATCH {
+            let room = BATCH - batch.len();
+            tokio::select! {
+                count = spans.recv_many(&mut batch, room) => open = count > 0,
+                () = &mut due => break,
+                // What waits is still received; then the count is 0.
+                _ = &mut stopped, if !spans.is_closed() => spans.close(),
+            }
+        }
+        if !batch.is_empty() {
+            sink.send(batch).await;
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Sink {
+    client: TraceServiceClient<Channel>,
+    resource: otlp::Resource,
+    scope: otlp::InstrumentationScope,
+    /// The last request failed: the outage is told.
+    failing: bool,
+}
+
+impl Sink {
+    /// A batch that fails is gone: the next ones are newer.
+    async fn send(&mut self, spans: Vec<otlp::Span>) {
+        let count = spans.len();
+        let scope_spans =
+            vec![ScopeSpans { scope: Some(self.scope.clone()), spans, schema_url: String::new() }];
+        let resource = Some(self.resource.clone());
+        let resource_spans = vec![ResourceSpans { resource, scope_spans, schema_url: String::new() }];
+        let request = ExportTraceServiceRequest { resource_spans };
+        let outcome = match tokio::time::timeout(TIMEOUT, self.client.export(request)).await {
+            Ok(answer) => answer.map(tonic::Response::into_inner),
+            Err(_) => Err(tonic::Status::deadline_exceeded("the collector did not answer within 10 seconds")),
+        };
+        self.tell(count, outcome);
+    }
+
+    fn tell(&mut self, count: usize, outcome: Result<otlp::ExportTraceServiceResponse, tonic::Status>) {
+        match outcome {
+            Err(status) if !self.failing => {
+                tracing::warn!(spans = count, error = %status, "spans are lost: the collector took none; is `tracing.endpoint` right?");
+                self.failing = true;
+            }
+            Err(_) => {}
+            Ok(answer) => {
+                self.failing = false;
+                if let Some(partial) = answer.partial_success.filter(|partial| partial.rejected_spans > 0) {
+                    tracing::warn!(spans = partial.rejected_spans, error = %partial.error_message, "the collector rejected spans");
+                }
+            }
+        }
+    }
+}
