@@ -13,6 +13,8 @@ use tonic::body::Body;
 use tonic::transport::{self, Channel};
 use tower::Service;
 
+use crate::traced;
+
 /// See the module.
 #[derive(Debug, Clone)]
 pub struct Counted<S = Channel> {
@@ -108,14 +110,16 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let method = request.uri().path().rsplit('/').next().unwrap_or_default();
         let operation = operation(method);
         let (metrics, begun) = (self.metrics.clone(), Instant::now());
         let call = Call { metrics, operation, begun, failed: true };
+        let span = traced::start(&mut request);
         let answer = self.inner.call(request);
         Box::pin(async move {
             let answer = answer.await;
+            traced::end(span, &answer);
             // A call that fails has nothing but headers, and says so in them.
             call.record_answer(match &answer {
                 Ok(answer) => answer.headers().get("grpc-status").is_some_and(|status| status != "0"),

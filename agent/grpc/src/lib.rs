@@ -1,6 +1,6 @@
 //! What all clients of gRPC in the kubelet half have in common: how a plugin's socket is dialled, how errors are printed,
-//! how calls of the runtime are counted ([`counted`]). Never knows what is asked. Used by `gantry-agent` (plugins, the
-//! runtime), `gantry-server` (the runtime) and `gantry` (plugins, for `gantry doctor`).
+//! how calls of the runtime are counted ([`counted`]) and traced. Never knows what is asked. Used by `gantry-agent`
+//! (plugins, the runtime), `gantry-server` (the runtime) and `gantry` (plugins, for `gantry doctor`).
 
 #![cfg_attr(
     test,
@@ -8,6 +8,7 @@
 )]
 
 pub mod counted;
+mod traced;
 
 use std::path::Path;
 use std::time::Duration;

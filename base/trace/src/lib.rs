@@ -13,6 +13,7 @@
 )]
 
 pub mod context;
+pub mod current;
 pub mod export;
 pub mod sampler;
 pub mod span;

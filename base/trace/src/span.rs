@@ -73,6 +73,10 @@ impl Span {
         &self.context
     }
 
+    pub(crate) fn tracer(&self) -> &Tracer {
+        &self.tracer
+    }
+
     pub fn set(&mut self, key: &str, value: &str) {
         if let Some(record) = &mut self.record {
             record.attributes.push(attribute(key, value));

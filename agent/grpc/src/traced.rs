@@ -1,0 +1,153 @@
+//! A span for each call of the runtime that is made within one, by the names of Go's otelgrpc; the runtime is told of it
+//! by `traceparent`. Never changes a call otherwise, and never fails one.
+
+use gantry_proto::otlp::span::SpanKind;
+use gantry_trace::context::TRACEPARENT;
+use gantry_trace::current;
+use gantry_trace::span::Span;
+use http::{HeaderValue, Request, Response};
+use tonic::body::Body;
+use tonic::{Code, Status, transport};
+
+use crate::in_go;
+
+const STATUS: &str = "rpc.response.status_code";
+
+pub(crate) fn start(request: &mut Request<Body>) -> Option<Span> {
+    let path = request.uri().path().trim_start_matches('/').to_owned();
+    let mut span = match current::child(&path, SpanKind::Client) {
+        Ok(span) => span?,
+        Err(error) => {
+            tracing::warn!(call = %path, %error, "the call has no span: the kernel gave no random bytes");
+            return None;
+        }
+    };
+    span.set("rpc.system.name", "grpc");
+    span.set("rpc.method", &path);
+    if let Ok(header) = HeaderValue::try_from(span.context().traceparent()) {
+        request.headers_mut().insert(TRACEPARENT, header);
+    }
+    Some(span)
+}
+
+pub(crate) fn end(span: Option<Span>, answer: &Result<Response<Body>, transport::Error>) {
+    let Some(mut span) = span else { return };
+    match answer {
+        Err(error) => {
+            span.set(STATUS, in_go(Code::Unavailable));
+            span.fail(&gantry_base::error::chain(error));
+        }
+        // A call that fails has nothing but headers, and says so in them.
+        Ok(answer) => {
+            let status = Status::from_header_map(answer.headers()).unwrap_or_else(|| Status::ok(""));
+            span.set(STATUS, in_go(status.code()));
+            if status.code() != Code::Ok {
+                span.fail(status.message());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
+    use gantry_proto::cri::runtime_service_server::{RuntimeService, RuntimeServiceServer};
+    use gantry_proto::cri::{StatusRequest, VersionRequest, VersionResponse};
+    use gantry_proto::otlp::any_value::Value;
+    use gantry_proto::otlp::trace_service_server::{TraceService, TraceServiceServer};
+    use gantry_proto::otlp::{AnyValue, ExportTraceServiceRequest, ExportTraceServiceResponse};
+    use gantry_trace::context::SpanContext;
+    use gantry_trace::export;
+    use gantry_trace::sampler::Sampler;
+    use tokio::net::TcpListener;
+    use tokio::sync::mpsc;
+    use tokio_stream::wrappers::TcpListenerStream;
+    use tonic::transport::{Endpoint, Server};
+
+    use super::*;
+    use crate::counted::Counted;
+
+    /// Tells the `traceparent` of each call.
+    struct Runtime(mpsc::UnboundedSender<Option<String>>);
+
+    #[tonic::async_trait]
+    impl RuntimeService for Runtime {
+        async fn version(
+            &self,
+            request: tonic::Request<VersionRequest>,
+        ) -> Result<tonic::Response<VersionResponse>, Status> {
+            let header = request.metadata().get(TRACEPARENT).map(|value| value.to_str().unwrap().to_owned());
+            self.0.send(header).unwrap();
+            Ok(tonic::Response::new(VersionResponse::default()))
+        }
+    }
+
+    struct Collector(mpsc::UnboundedSender<ExportTraceServiceRequest>);
+
+    #[tonic::async_trait]
+    impl TraceService for Collector {
+        async fn export(
+            &self,
+            request: tonic::Request<ExportTraceServiceRequest>,
+        ) -> Result<tonic::Response<ExportTraceServiceResponse>, Status> {
+            self.0.send(request.into_inner()).unwrap();
+            Ok(tonic::Response::new(ExportTraceServiceResponse::default()))
+        }
+    }
+
+    fn attributes(span: &gantry_proto::otlp::Span) -> Vec<(&str, &str)> {
+        span.attributes
+            .iter()
+            .map(|attribute| match &attribute.value {
+                Some(AnyValue { value: Some(Value::StringValue(value)) }) => {
+                    (attribute.key.as_str(), value.as_str())
+                }
+                other => panic!("{other:?}"),
+            })
+            .collect()
+    }
+
+    #[tokio::test]
+    async fn a_call_within_a_span_has_its_own_and_carries_it_to_the_runtime() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (sender, mut headers) = mpsc::unbounded_channel();
+        let (collected, mut requests) = mpsc::unbounded_channel();
+        let server = Server::builder()
+            .add_service(RuntimeServiceServer::new(Runtime(sender)))
+            .add_service(TraceServiceServer::new(Collector(collected)));
+        tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+        let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
+        let mut client = RuntimeServiceClient::new(Counted::new(channel, std::sync::Arc::default()));
+
+        client.version(VersionRequest::default()).await.unwrap();
+        assert_eq!(headers.recv().await.unwrap(), None, "in no span");
+
+        let all = Sampler { per_million: 1_000_000 };
+        let (tracer, exporter) = export::start(&address, all, "kubelet", &[]).unwrap();
+        let pod = tracer.start("syncPod", SpanKind::Internal, None).unwrap();
+        current::within(&pod, client.version(VersionRequest::default())).await.unwrap();
+        let header = headers.recv().await.unwrap().unwrap();
+        let called = SpanContext::parse(&header).unwrap();
+        current::within(&pod, client.status(StatusRequest::default())).await.unwrap_err();
+        assert!(exporter.shutdown(Duration::from_secs(60)).await);
+
+        let request = requests.try_recv().unwrap();
+        let [version, status] = request.resource_spans[0].scope_spans[0].spans.as_slice() else {
+            panic!("{request:?}")
+        };
+        assert_eq!(version.name, "runtime.v1.RuntimeService/Version");
+        assert_eq!(version.span_id, called.span_id, "what the runtime was told");
+        assert_eq!(version.trace_id, called.trace_id);
+        assert_eq!(version.parent_span_id, pod.context().span_id);
+        let common = ("rpc.system.name", "grpc");
+        let method = ("rpc.method", "runtime.v1.RuntimeService/Version");
+        assert_eq!(attributes(version), [common, method, (STATUS, "OK")]);
+        assert_eq!(version.status, None);
+        let method = ("rpc.method", "runtime.v1.RuntimeService/Status");
+        assert_eq!(attributes(status), [common, method, (STATUS, "Unimplemented")]);
+        assert!(status.status.is_some());
+    }
+}
