@@ -14,6 +14,7 @@ pub mod labels;
 pub mod refused;
 mod settings;
 pub mod shutdown;
+mod spans;
 mod taint;
 mod validate;
 

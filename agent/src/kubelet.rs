@@ -13,6 +13,7 @@ mod parts;
 mod pod_deps;
 mod run;
 pub mod session;
+mod spans;
 mod watchdog;
 mod wiring;
 

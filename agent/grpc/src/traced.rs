@@ -1,10 +1,9 @@
 //! A span for each call of the runtime that is made within one, by the names of Go's otelgrpc; the runtime is told of it
 //! by `traceparent`. Never changes a call otherwise, and never fails one.
 
-use gantry_proto::otlp::span::SpanKind;
 use gantry_trace::context::TRACEPARENT;
 use gantry_trace::current;
-use gantry_trace::span::Span;
+use gantry_trace::span::{SpanKind, TraceSpan};
 use http::{HeaderValue, Request, Response};
 use tonic::body::Body;
 use tonic::{Code, Status, transport};
@@ -13,7 +12,7 @@ use crate::in_go;
 
 const STATUS: &str = "rpc.response.status_code";
 
-pub(crate) fn start(request: &mut Request<Body>) -> Option<Span> {
+pub(crate) fn start(request: &mut Request<Body>) -> Option<TraceSpan> {
     let path = request.uri().path().trim_start_matches('/').to_owned();
     let mut span = match current::child(&path, SpanKind::Client) {
         Ok(span) => span?,
@@ -30,7 +29,7 @@ pub(crate) fn start(request: &mut Request<Body>) -> Option<Span> {
     Some(span)
 }
 
-pub(crate) fn end(span: Option<Span>, answer: &Result<Response<Body>, transport::Error>) {
+pub(crate) fn end(span: Option<TraceSpan>, answer: &Result<Response<Body>, transport::Error>) {
     let Some(mut span) = span else { return };
     match answer {
         Err(error) => {
@@ -59,6 +58,7 @@ mod tests {
     use gantry_proto::otlp::trace_service_server::{TraceService, TraceServiceServer};
     use gantry_proto::otlp::{AnyValue, ExportTraceServiceRequest, ExportTraceServiceResponse};
     use gantry_trace::context::SpanContext;
+    use gantry_trace::endpoint::CollectorEndpoint;
     use gantry_trace::export;
     use gantry_trace::sampler::Sampler;
     use tokio::net::TcpListener;
@@ -126,12 +126,13 @@ mod tests {
         assert_eq!(headers.recv().await.unwrap(), None, "in no span");
 
         let all = Sampler { per_million: 1_000_000 };
-        let (tracer, exporter) = export::start(&address, all, "kubelet", &[]).unwrap();
+        let at = CollectorEndpoint::parse(&address).unwrap();
+        let (tracer, exporter) = export::start(&at, all, "kubelet", &[]);
         let pod = tracer.start("syncPod", SpanKind::Internal, None).unwrap();
-        current::within(&pod, client.version(VersionRequest::default())).await.unwrap();
+        current::within(Some(&pod), client.version(VersionRequest::default())).await.unwrap();
         let header = headers.recv().await.unwrap().unwrap();
         let called = SpanContext::parse(&header).unwrap();
-        current::within(&pod, client.status(StatusRequest::default())).await.unwrap_err();
+        current::within(Some(&pod), client.status(StatusRequest::default())).await.unwrap_err();
         assert!(exporter.shutdown(Duration::from_secs(60)).await);
 
         let request = requests.try_recv().unwrap();

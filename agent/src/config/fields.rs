@@ -195,7 +195,7 @@ fields!(
     memory_reservation_policy: String = "memoryReservationPolicy",
     register_with_taints: Vec<Taint> = "registerWithTaints",
     register_node: Option<bool> = "registerNode",
-    tracing: Option<Value> = "tracing",
+    tracing: Option<Tracing> = "tracing",
     local_storage_capacity_isolation: Option<bool> = "localStorageCapacityIsolation",
     container_runtime_endpoint: String = "containerRuntimeEndpoint",
     image_service_endpoint: String = "imageServiceEndpoint",
@@ -245,6 +245,13 @@ fields!(
 fields!(
     /// How many ids a pod's user namespace has.
     UserNamespaces { ids_per_pod: Option<i64> = "idsPerPod", });
+
+fields!(
+    /// Where spans go, and of how many traces.
+    Tracing {
+    endpoint: Option<String> = "endpoint",
+    sampling_rate_per_million: Option<i32> = "samplingRatePerMillion",
+});
 
 fields!(
     /// One taint of a node.

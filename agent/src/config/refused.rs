@@ -6,11 +6,11 @@ use serde_json::Value;
 use super::fields::KubeletConfiguration;
 use super::flag::{Flag, ParsedFlags};
 use super::gates::Gates;
-use super::{Host, KubeletFlags, to_json};
+use super::{Host, KubeletFlags, spans, to_json};
 
 /// Fields that must stay at their default, by JSON path, and why. docs/ledger/kubelet-config.md
 /// holds the same ones.
-pub const FIELDS: [(&str, &str); 20] = [
+pub const FIELDS: [(&str, &str); 19] = [
     ("tlsCurvePreferences", "the key exchange is that of the TLS library"),
     ("cgroupsPerQOS", "pods always get their cgroups by quality of service"),
     ("cpuManagerPolicy", "containers share all CPUs"),
@@ -23,7 +23,6 @@ pub const FIELDS: [(&str, &str); 20] = [
     ("enableControllerAttachDetach", "the controller attaches volumes"),
     ("reservedSystemCPUs", "containers share all CPUs: reserve an amount by systemReserved"),
     ("memoryReservationPolicy", "memory is not reserved"),
-    ("tracing", "spans are not exported yet: `gantry timeline` shows them"),
     ("logging.options.text.splitStream", "all goes to stderr"),
     ("logging.options.json.splitStream", "all goes to stderr"),
     ("logging.options.text.infoBufferSize", "nothing is buffered"),
@@ -126,6 +125,7 @@ pub(super) fn problems(config: &KubeletConfiguration, flags: &KubeletFlags, host
             config.single_process_oom_kill == Some(true)
         ));
     }
+    found.extend(spans::unsupported(config));
     let given = [&flags.mounter_path];
     for ((flag, why), _) in FLAGS.iter().zip(given).filter(|(_, value)| !value.is_empty()) {
         found.push(format!("--{flag} is not supported by this kubelet, {why}"));

@@ -346,6 +346,55 @@ fn errors_are_told_in_upstreams_words() {
 }
 
 #[test]
+fn a_tracing_that_cannot_be_is_refused_in_upstreams_words() {
+    let problems = |tracing: Value| {
+        let mut config = KubeletConfiguration::default();
+        config.set_defaults(&Gates::default());
+        config.tracing = serde_json::from_value(tracing).unwrap();
+        let flags = KubeletFlags::from_given(&ParsedFlags::default());
+        validate::problems(&config, &flags, &Gates::default(), V2)
+    };
+    let rate = |rate: i32| problems(json!({ "samplingRatePerMillion": rate }));
+    let of_rate = "tracing.samplingRatePerMillion: Invalid value";
+    assert_eq!(rate(-1), [format!("{of_rate}: -1: sampling rate must be positive")]);
+    let too_many = "sampling rate per million must be less than or equal to one million";
+    assert_eq!(rate(1_000_001), [format!("{of_rate}: 1000001: {too_many}")]);
+    for fine in
+        [json!({}), json!({ "samplingRatePerMillion": 0 }), json!({ "samplingRatePerMillion": 1_000_000 })]
+    {
+        assert_eq!(problems(fine), Vec::<String>::new());
+    }
+    let endpoint = |endpoint: &str| problems(json!({ "endpoint": endpoint }));
+    for fine in ["localhost:4317", "dns:///otel:4317", "unix:///run/otel.sock"] {
+        assert_eq!(endpoint(fine), Vec::<String>::new());
+    }
+    for (url, scheme) in [("http://localhost:4317", "http"), ("//localhost:4317", "")] {
+        assert_eq!(
+            endpoint(url),
+            [format!(
+                "tracing.endpoint: Invalid value: {url:?}: unsupported scheme: {scheme}.  Options are none, dns, unix, \
+                 or unix-abstract.  See https://github.com/grpc/grpc/blob/master/doc/naming.md"
+            )]
+        );
+    }
+    assert_eq!(
+        endpoint("localhost:x"),
+        [
+            "tracing.endpoint: Invalid value: \"dns://localhost:x\": parse \"dns://localhost:x\": invalid port \":x\" after host"
+        ]
+    );
+    for taken_by_upstream in ["unix-abstract:///otel", "dns://8.8.8.8/otel:4317", ""] {
+        assert_eq!(
+            endpoint(taken_by_upstream),
+            [format!(
+                "tracing.endpoint {taken_by_upstream:?} is not supported by this kubelet: a collector is host:port, \
+                 dns:///host:port or unix:///path, without TLS"
+            )]
+        );
+    }
+}
+
+#[test]
 fn a_kubelet_does_not_start_on_cgroup_v1_unless_it_is_told_to() {
     let error = load(&[], V1, |_| {}).unwrap_err().to_string();
     assert!(

@@ -8,7 +8,7 @@ use gantry_model::go_duration::Span;
 
 use super::fields::KubeletConfiguration;
 use super::gates::Gates;
-use super::{KubeletFlags, refused, shutdown, taint};
+use super::{KubeletFlags, refused, shutdown, spans, taint};
 use crate::config::image_verification::Policy;
 
 /// What of the host a configuration is held against.
@@ -26,10 +26,11 @@ pub(super) fn problems(
     host: Host,
 ) -> Vec<String> {
     let mut found = gates.list_unsupported(&config.feature_gates);
-    let rules = [numbers, node, node_allocatable, images, host_rules, server, logs];
+    let rules = [numbers, node, node_allocatable, images, host_rules, server, logs, spans::problems];
     let broken = rules.iter().flat_map(|rule| rule(config, host)).chain(shutdown::problems(config, gates));
     found.extend(broken.map(|problem| {
-        if problem.starts_with("kubelet is configured") || problem.starts_with("invalid taint: ") {
+        let bare = ["kubelet is configured", "invalid taint: ", "tracing."];
+        if bare.iter().any(|words| problem.starts_with(words)) {
             problem
         } else {
             format!("invalid configuration: {problem}")

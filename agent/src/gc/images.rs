@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use gantry_model::clock::Clock;
 use gantry_model::failure::Failure;
+use gantry_trace::current;
+use gantry_trace::span::Tracer;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -85,6 +87,7 @@ pub(crate) struct Collector {
     began: Duration,
     /// The last round.
     failed: bool,
+    tracer: Option<Tracer>,
     requests: (mpsc::Sender<Request>, mpsc::Receiver<Request>),
 }
 
@@ -94,7 +97,14 @@ impl Collector {
     pub(crate) fn new(settings: Settings, keeper: Arc<dyn Keeper>, clock: Arc<dyn Clock>) -> Self {
         let began = clock.mono();
         let requests = mpsc::channel(1);
-        Self { settings, keeper, clock, records: Records::default(), began, failed: false, requests }
+        let records = Records::default();
+        Self { settings, keeper, clock, records, began, failed: false, tracer: None, requests }
+    }
+
+    /// The same, with a span for each round.
+    #[must_use]
+    pub(crate) fn with_tracer(self, tracer: Option<Tracer>) -> Self {
+        Self { tracer, ..self }
     }
 
     /// For whoever needs room at once.
@@ -119,7 +129,11 @@ impl Collector {
                 () = tokio::time::sleep_until(next) => {
                     // Whoever asks one day must know since when an image is there.
                     match is_off {
-                        false => tell(self.round(disk_of).await),
+                        false => {
+                            let tracer = self.tracer.clone();
+                            let round = self.round(disk_of);
+                            tell(current::root(tracer.as_ref(), "Images/GarbageCollect", round).await);
+                        }
                         true => if let Err(error) = self.learn().await {
                             tracing::warn!(error, "the runtime does not list its images");
                         },

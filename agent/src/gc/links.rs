@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_trace::current;
+use gantry_trace::span::Tracer;
 use tokio::fs;
 
 use super::Keeper;
@@ -16,13 +18,20 @@ use gantry_model::drain::DrainWatcher;
 const EVERY: Duration = Duration::from_secs(60);
 
 /// Removes the links that lead nowhere, again and again, until the drain.
-pub(crate) async fn sweep_for_ever(folder: PathBuf, keeper: Arc<dyn Keeper>, mut drain: DrainWatcher) {
+pub(crate) async fn sweep_for_ever(
+    folder: PathBuf,
+    keeper: Arc<dyn Keeper>,
+    tracer: Option<Tracer>,
+    mut drain: DrainWatcher,
+) {
     loop {
         tokio::select! {
             () = drain.wait_started() => return,
             () = tokio::time::sleep(EVERY) => {}
         }
-        if let Err(error) = sweep(&folder, keeper.as_ref()).await {
+        // Upstream's collector of dead containers does it last.
+        let swept = sweep(&folder, keeper.as_ref());
+        if let Err(error) = current::root(tracer.as_ref(), "Containers/GarbageCollect", swept).await {
             tracing::warn!(folder = %folder.display(), error, "dead links of container logs stay");
         }
     }

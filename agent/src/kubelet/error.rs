@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use gantry_kube_client::identity::{bootstrap, ca, serving};
+use gantry_trace::endpoint::Unsupported;
 use tokio::task::JoinError;
 
 use super::{host, wiring};
@@ -26,6 +27,8 @@ pub enum Error {
     Machine(#[from] machine::Error),
     #[error(transparent)]
     Identity(#[from] bootstrap::Error),
+    #[error("tracing.endpoint")]
+    Spans(#[from] Unsupported),
     #[error("serverTLSBootstrap needs an API server: give --kubeconfig as well")]
     NoApiServer,
     #[error("the certificate of the kubelet's own API")]

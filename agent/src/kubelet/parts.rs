@@ -369,8 +369,11 @@ impl Parts<'_> {
         let rotation = wiring::logs(self.config)?;
         tokio::spawn(logs::run(rotation, keeper.clone(), clock.clone(), self.drain.clone()));
         let folder = PathBuf::from(links::FOLDER);
-        tokio::spawn(dead_links::sweep_for_ever(folder, keeper.clone(), self.drain.clone()));
-        let collector = Collector::new(wiring::images(self.config), keeper, clock.clone());
+        let tracer = self.deps.tracer.clone();
+        let sweep = dead_links::sweep_for_ever(folder, keeper.clone(), tracer.clone(), self.drain.clone());
+        tokio::spawn(sweep);
+        let collector =
+            Collector::new(wiring::images(self.config), keeper, clock.clone()).with_tracer(tracer);
         let reclaimer = collector.reclaimer();
         let (recorder, metrics, pulls) =
             (recorder.clone(), self.deps.metrics.clone(), self.deps.images.clone());

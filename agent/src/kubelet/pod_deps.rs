@@ -127,6 +127,7 @@ impl Setup<'_> {
             sweeps: Arc::default(),
             longest_wait: self.tuning.longest_wait,
             metrics,
+            tracer: None,
             probe_metrics: Arc::default(),
             // Without a kubelet nobody asks for it: a try tells.
             network: watch::channel(None).1,

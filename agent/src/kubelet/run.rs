@@ -24,7 +24,7 @@ use super::error::Error;
 use super::parts::{Parts, Running};
 use super::pod_deps::{BuiltPodDeps, Setup};
 use super::wiring::Pods;
-use super::{Kubelet, KubeletDeps, Notify, health, host, watchdog, wiring};
+use super::{Kubelet, KubeletDeps, Notify, health, host, spans, watchdog, wiring};
 use crate::api::Api;
 use crate::api::cluster::Cluster;
 use crate::api::files::Files;
@@ -45,6 +45,7 @@ use crate::users::Range;
 use crate::volumes;
 use gantry_model::drain::DrainWatcher;
 use gantry_server::Server;
+use gantry_trace::span::Tracer;
 
 /// For answers under way at the end; streams of a runtime may never end by themselves.
 pub(super) const LAST_ANSWERS: Duration = Duration::from_secs(5);
@@ -89,8 +90,11 @@ impl Kubelet {
         let Some(reached) = self.reach(&mut drain).await? else { return Ok(()) };
         // From here on something is made that stays.
         self.prepare()?;
-        let started = self.start(reached, drain.clone()).await?;
-        started.finish(drain).await
+        let (tracer, exporter) = spans::start(&self.config, &self.name)?.unzip();
+        let started = self.start(reached, tracer, drain.clone()).await?;
+        let ended = started.finish(drain).await;
+        spans::end(exporter).await;
+        ended
     }
 
     /// None when the drain starts before the runtime answers.
@@ -134,13 +138,19 @@ impl Kubelet {
         Ok(())
     }
 
-    async fn start(self, reached: Reached, drain: DrainWatcher) -> Result<Started, Error> {
+    async fn start(
+        self,
+        reached: Reached,
+        tracer: Option<Tracer>,
+        drain: DrainWatcher,
+    ) -> Result<Started, Error> {
         let Self { flags, config, flagz, name, deps, .. } = self;
         let KubeletDeps { verbosity, notify, watchdog, runtime: _ } = deps;
         let Reached { metrics, identity, serving, names, notices, channel } = reached;
         let clients = identity.as_ref().map(|identity| identity.clients.clone());
         let (root, socket, BuiltPodDeps { mut deps, runtime, ips, csi }) =
             set_up(&flags, &config, &name, clients.as_ref(), channel.clone(), metrics).await?;
+        deps.tracer = tracer;
         look_after_images(&mut deps, &runtime, &flags, &config).await?;
         let checks = Checks::default();
         let (node, clock, pulls) = (deps.node.clone(), deps.clock.clone(), deps.runtime_ext.pulls.clone());

@@ -18,6 +18,7 @@ use gantry_model::allocation::held;
 use gantry_model::clock::Clock;
 use gantry_model::names::parse_image;
 use gantry_model::pod::{Container, Pod};
+use gantry_trace::span::Tracer;
 use tokio::sync::{mpsc, watch};
 
 use super::count;
@@ -75,6 +76,8 @@ pub struct Deps {
     pub sweeps: Arc<Sweeps>,
     /// crashLoopBackOff.maxContainerRestartPeriod.
     pub longest_wait: Duration,
+    /// Makes spans; none without a configured collector.
+    pub tracer: Option<Tracer>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// The same of probes.

@@ -53,6 +53,7 @@ pub(crate) fn deps(runtime: &FakeRuntime, logs: Arc<dyn PodLogs>, clock: Arc<dyn
         sweeps: Arc::default(),
         longest_wait: super::restart::LONGEST_WAIT,
         metrics: Arc::default(),
+        tracer: None,
         probe_metrics: Arc::default(),
         images: Arc::new(Images::plain()),
         runtime_ext: RuntimeExtensions::default(),

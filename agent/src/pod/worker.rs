@@ -3,6 +3,7 @@
 //! one for each pod UID.
 
 mod handle;
+mod spans;
 mod turns;
 
 use std::collections::BTreeMap;
@@ -30,8 +31,10 @@ use crate::node::HostIps;
 use crate::pod::update::PodUpdate;
 use crate::runtime::Observed;
 use crate::timeline::Span;
+use gantry_trace::current;
 pub use handle::PodHandle;
 use handle::Senders;
+use spans::WorkSpan;
 use turns::Turns;
 
 /// How late a change is seen at most. While something is about to change; otherwise; and while something is about to
@@ -77,6 +80,7 @@ pub struct Worker {
     /// What the runtime says of stages that have ended.
     details: JoinSet<(Span, Vec<Span>)>,
     turns: Turns,
+    work: WorkSpan,
     /// When the pod was taken up, by the wall clock.
     seen_at: i64,
     /// It has not had its turn yet.
@@ -145,7 +149,6 @@ impl Worker {
             ips: deps.node.ips.clone(),
             network: deps.network.clone(),
             objects: watch::channel(0).1,
-            deps,
             orders,
             pokes,
             told,
@@ -157,10 +160,12 @@ impl Worker {
             open: BTreeMap::new(),
             details: JoinSet::new(),
             turns: Turns::new(wall),
+            work: WorkSpan::new(deps.tracer.clone()),
             seen_at: wall,
             is_first: true,
             notes_out,
             notes,
+            deps,
         };
         (worker, handle)
     }
@@ -302,8 +307,12 @@ impl Worker {
             _ if self.pods.has_changed().unwrap_or(false) => "update",
             _ => "sync",
         };
+        self.work.why = what;
         let begun = self.deps.clock.mono();
         let rest = self.round().await;
+        if self.tasks.keys().all(|op| matches!(op, Op::Probe(..))) {
+            self.work.end();
+        }
         let took = self.deps.clock.mono().saturating_sub(begun);
         self.deps.metrics.pod_worker_duration.took([what], took);
         rest
@@ -330,7 +339,7 @@ impl Worker {
         self.tell_waits(&waits);
         let begun = self.deps.clock.wall_nanos();
         let led_to: Vec<String> =
-            actions.into_iter().filter_map(|action| self.begin(action, now, begun)).collect();
+            actions.into_iter().filter_map(|action| self.begin(action, life, now, begun)).collect();
         self.drain_notes();
         let mut status = phase::status(StatusInputs {
             pod: &self.pod,
@@ -456,7 +465,7 @@ impl Worker {
     }
 
     /// The name of the stage that it is, if it is one.
-    fn begin(&mut self, action: Action, now: Duration, wall: i64) -> Option<String> {
+    fn begin(&mut self, action: Action, life: Life, now: Duration, wall: i64) -> Option<String> {
         tracing::debug!(?action, "begin");
         let op = action.op();
         self.history.begin(&self.pod, &action, now);
@@ -466,6 +475,10 @@ impl Worker {
         }
         let name = stage.as_ref().map(Span::label);
         let task = perform(self.deps.clone(), self.pod.clone(), action, self.notes_out.clone(), stage);
+        // Upstream's probes are no part of a sync.
+        let is_work = !matches!(op, Op::Probe(..));
+        let span = if is_work { self.work.begin_step(&self.pod, life) } else { None };
+        let task = current::within(span, task);
         // A stop with a shorter grace overtakes the one under way.
         if let Some(older) = self.tasks.insert(op, self.effects.spawn(task.in_current_span())) {
             older.abort();
@@ -533,6 +546,9 @@ impl Worker {
                 self.drain_notes();
                 if let Err(WaitReason { reason, message, .. }) = &result {
                     tracing::warn!(?op, reason, message, "a step of the pod failed");
+                    if !matches!(op, Op::Probe(..)) {
+                        self.work.fail(message);
+                    }
                 }
                 if let Some(stage) = stage.filter(|stage| self.publisher.stage(stage.clone())) {
                     let (deps, pod) = (self.deps.clone(), self.pod.clone());

@@ -4,22 +4,26 @@
 use std::future::Future;
 use std::io;
 
-use gantry_proto::otlp::span::SpanKind;
-
 use crate::context::SpanContext;
-use crate::span::{Span, Tracer};
+use crate::span::{SpanKind, TraceSpan, Tracer};
 
 tokio::task_local! {
-    static CURRENT: (Tracer, SpanContext);
+    static CURRENT: Option<(Tracer, SpanContext)>;
 }
 
-/// Does `work` as part of `span`. A task that `work` spawns is not part of it.
-pub async fn within<F: Future>(span: &Span, work: F) -> F::Output {
-    CURRENT.scope((span.tracer().clone(), *span.context()), work).await
+/// Does `work` as part of `span`; in none where there is none. A task that `work` spawns is not part of it.
+pub fn within<F: Future>(span: Option<&TraceSpan>, work: F) -> impl Future<Output = F::Output> + use<F> {
+    CURRENT.scope(span.map(|span| (span.tracer().clone(), *span.context())), work)
+}
+
+/// Does `work` in a span of its own, at the root of a new trace; just does it without a tracer.
+pub async fn root<F: Future>(tracer: Option<&Tracer>, name: &str, work: F) -> F::Output {
+    let span = tracer.and_then(|tracer| tracer.root(name));
+    within(span.as_ref(), work).await
 }
 
 /// A child of the span that this task works in; None where it works in none. Fails as [`Tracer::start`] does.
-pub fn child(name: &str, kind: SpanKind) -> io::Result<Option<Span>> {
-    let started = CURRENT.try_with(|(tracer, parent)| tracer.start(name, kind, Some(parent)));
-    started.ok().transpose()
+pub fn child(name: &str, kind: SpanKind) -> io::Result<Option<TraceSpan>> {
+    let current = CURRENT.try_with(Clone::clone).ok().flatten();
+    current.map(|(tracer, parent)| tracer.start(name, kind, Some(&parent))).transpose()
 }

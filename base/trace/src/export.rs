@@ -1,14 +1,17 @@
 //! Sends spans that ended to a collector, by OTLP over plaintext gRPC. One task: what it waits for, nobody else does.
 #![expect(clippy::disallowed_methods, reason = "`Exporter` owns the task; `shutdown` or its drop ends it")]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use gantry_proto::otlp::trace_service_client::TraceServiceClient;
 use gantry_proto::otlp::{self, ExportTraceServiceRequest, ResourceSpans, ScopeSpans};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
+use crate::endpoint::CollectorEndpoint;
 use crate::sampler::Sampler;
 use crate::span::{Tracer, attribute};
 
@@ -27,26 +30,30 @@ pub struct Exporter {
     task: JoinHandle<()>,
 }
 
-/// Starts the task; within a runtime of tokio. Dials `endpoint` (`host:port`) when there are spans, not before: one that
-/// is down is no error here. `scope` names who makes the spans, `resource` on what.
+/// Starts the task; within a runtime of tokio. Dials `endpoint` when there are spans, not before: one that is down is no
+/// error here. `scope` names who makes the spans, `resource` on what.
 pub fn start(
-    endpoint: &str,
+    endpoint: &CollectorEndpoint,
     sampler: Sampler,
     scope: &str,
     resource: &[(&str, &str)],
-) -> Result<(Tracer, Exporter), tonic::transport::Error> {
-    let channel = Endpoint::from_shared(format!("http://{endpoint}"))?.connect_lazy();
+) -> (Tracer, Exporter) {
+    let channel = endpoint.0.connect_lazy();
     let (queue, spans) = mpsc::channel(QUEUE);
     let (stop, stopped) = oneshot::channel();
+    let dropped: Arc<AtomicU64> = Arc::default();
     let attributes = resource.iter().map(|(key, value)| attribute(key, value)).collect();
     let sink = Sink {
         client: TraceServiceClient::new(channel),
         resource: otlp::Resource { attributes },
         scope: otlp::InstrumentationScope { name: scope.to_owned(), ..Default::default() },
+        dropped: dropped.clone(),
+        told: 0,
         failing: false,
+        lost: 0,
     };
     let task = tokio::spawn(run(spans, stopped, sink));
-    Ok((Tracer::new(sampler, queue), Exporter { stop: Some(stop), task }))
+    (Tracer::new(sampler, queue, dropped), Exporter { stop: Some(stop), task })
 }
 
 impl Exporter {
@@ -89,14 +96,19 @@ struct Sink {
     client: TraceServiceClient<Channel>,
     resource: otlp::Resource,
     scope: otlp::InstrumentationScope,
+    /// Spans that found the queue full; how many of them were told.
+    dropped: Arc<AtomicU64>,
+    told: u64,
     /// The last request failed: the outage is told.
     failing: bool,
+    /// Spans of requests that failed, in this outage.
+    lost: u64,
 }
 
 impl Sink {
     /// A batch that fails is gone: the next ones are newer.
     async fn send(&mut self, spans: Vec<otlp::Span>) {
-        let count = spans.len();
+        let count = u64::try_from(spans.len()).unwrap_or(u64::MAX);
         let scope_spans =
             vec![ScopeSpans { scope: Some(self.scope.clone()), spans, schema_url: String::new() }];
         let resource = Some(self.resource.clone());
@@ -109,19 +121,34 @@ impl Sink {
         self.tell(count, outcome);
     }
 
-    fn tell(&mut self, count: usize, outcome: Result<otlp::ExportTraceServiceResponse, tonic::Status>) {
+    fn tell(&mut self, count: u64, outcome: Result<otlp::ExportTraceServiceResponse, tonic::Status>) {
         match outcome {
-            Err(status) if !self.failing => {
-                tracing::warn!(spans = count, error = %status, "spans are lost: the collector took none; is `tracing.endpoint` right?");
-                self.failing = true;
+            Err(status) => {
+                self.lost = self.lost.saturating_add(count);
+                if !std::mem::replace(&mut self.failing, true) {
+                    tracing::warn!(error = %status, "spans are lost: the collector took none; is `tracing.endpoint` right?");
+                }
             }
-            Err(_) => {}
             Ok(answer) => {
                 self.failing = false;
+                self.tell_lost();
                 if let Some(partial) = answer.partial_success.filter(|partial| partial.rejected_spans > 0) {
                     tracing::warn!(spans = partial.rejected_spans, error = %partial.error_message, "the collector rejected spans");
                 }
             }
+        }
+    }
+
+    /// Once for an outage, when it is over.
+    fn tell_lost(&mut self) {
+        let dropped = self.dropped.load(Ordering::Relaxed);
+        let full = dropped.saturating_sub(std::mem::replace(&mut self.told, dropped));
+        let lost = std::mem::take(&mut self.lost).saturating_add(full);
+        if lost > 0 {
+            tracing::warn!(
+                spans = lost,
+                "spans were lost: the collector did not keep up, and takes them again"
+            );
         }
     }
 }

@@ -14,6 +14,7 @@
 
 pub mod context;
 pub mod current;
+pub mod endpoint;
 pub mod export;
 pub mod sampler;
 pub mod span;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use gantry_proto::otlp::span::SpanKind;
+pub use gantry_proto::otlp::span::SpanKind;
 use gantry_proto::otlp::status::StatusCode;
 use gantry_proto::otlp::{self, any_value};
 use tokio::sync::mpsc;
@@ -21,12 +21,17 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    pub(crate) fn new(sampler: Sampler, queue: mpsc::Sender<otlp::Span>) -> Self {
-        Self { sampler, queue, dropped: Arc::default() }
+    pub(crate) fn new(sampler: Sampler, queue: mpsc::Sender<otlp::Span>, dropped: Arc<AtomicU64>) -> Self {
+        Self { sampler, queue, dropped }
     }
 
     /// Below `parent`, or at the root of a new trace. Fails where the kernel gives no random bytes.
-    pub fn start(&self, name: &str, kind: SpanKind, parent: Option<&SpanContext>) -> std::io::Result<Span> {
+    pub fn start(
+        &self,
+        name: &str,
+        kind: SpanKind,
+        parent: Option<&SpanContext>,
+    ) -> std::io::Result<TraceSpan> {
         let trace_id = match parent {
             Some(parent) => parent.trace_id,
             None => random()?,
@@ -42,7 +47,16 @@ impl Tracer {
             start_time_unix_nano: now(),
             ..otlp::Span::default()
         };
-        Ok(Span { context, record: sampled.then_some(record), tracer: self.clone() })
+        Ok(TraceSpan { context, record: sampled.then_some(record), tracer: self.clone() })
+    }
+
+    /// The first span of a new trace. None where the kernel gives no random bytes: the log says so, and the work goes on.
+    pub fn root(&self, name: &str) -> Option<TraceSpan> {
+        self.start(name, SpanKind::Internal, None)
+            .inspect_err(
+                |error| tracing::warn!(name, %error, "a span is missing: the kernel gave no random bytes"),
+            )
+            .ok()
     }
 
     /// Spans that found the queue full or closed, since start.
@@ -60,14 +74,14 @@ impl Tracer {
 
 /// Work under way.
 #[derive(Debug)]
-pub struct Span {
+pub struct TraceSpan {
     context: SpanContext,
     /// None where the trace is not sampled.
     record: Option<otlp::Span>,
     tracer: Tracer,
 }
 
-impl Span {
+impl TraceSpan {
     /// What its children and the calls within it carry.
     pub fn context(&self) -> &SpanContext {
         &self.context
@@ -91,7 +105,7 @@ impl Span {
     }
 }
 
-impl Drop for Span {
+impl Drop for TraceSpan {
     fn drop(&mut self) {
         if let Some(mut record) = self.record.take() {
             record.end_time_unix_nano = now();

@@ -7,10 +7,11 @@ use gantry_proto::otlp::trace_service_server::{TraceService, TraceServiceServer}
 use gantry_proto::otlp::{ExportTraceServiceRequest, ExportTraceServiceResponse};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::TcpListenerStream;
+use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
 use tonic::{Request, Response, Status};
 
 use crate::context::SpanContext;
+use crate::endpoint::CollectorEndpoint;
 use crate::export::{self, QUEUE};
 use crate::sampler::Sampler;
 
@@ -32,6 +33,10 @@ impl TraceService for Collector {
     }
 }
 
+fn at(address: &str) -> CollectorEndpoint {
+    CollectorEndpoint::parse(address).unwrap()
+}
+
 async fn collector() -> (String, mpsc::UnboundedReceiver<ExportTraceServiceRequest>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -46,7 +51,7 @@ async fn collector() -> (String, mpsc::UnboundedReceiver<ExportTraceServiceReque
 #[tokio::test]
 async fn shutdown_sends_spans_with_parent_attributes_and_resource() {
     let (address, mut received) = collector().await;
-    let (tracer, exporter) = export::start(&address, ALL, "kubelet", &[("service.name", "kubelet")]).unwrap();
+    let (tracer, exporter) = export::start(&at(&address), ALL, "kubelet", &[("service.name", "kubelet")]);
     let mut parent = tracer.start("syncPod", SpanKind::Internal, None).unwrap();
     parent.set("k8s.pod", "default/web");
     parent.fail("no room");
@@ -74,7 +79,7 @@ async fn shutdown_sends_spans_with_parent_attributes_and_resource() {
 #[tokio::test]
 async fn at_a_rate_of_0_only_a_sampled_parent_has_its_spans_sent() {
     let (address, mut received) = collector().await;
-    let (tracer, exporter) = export::start(&address, NONE, "kubelet", &[]).unwrap();
+    let (tracer, exporter) = export::start(&at(&address), NONE, "kubelet", &[]);
     drop(tracer.start("own", SpanKind::Internal, None).unwrap());
     let unsampled = SpanContext { sampled: false, ..SpanContext::parse(PARENT).unwrap() };
     drop(tracer.start("unsampled", SpanKind::Internal, Some(&unsampled)).unwrap());
@@ -86,11 +91,26 @@ async fn at_a_rate_of_0_only_a_sampled_parent_has_its_spans_sent() {
     assert_eq!(names, ["sampled"]);
 }
 
+#[tokio::test]
+async fn a_collector_on_a_unix_socket_gets_spans() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("otel.sock");
+    let incoming = UnixListenerStream::new(tokio::net::UnixListener::bind(&socket).unwrap());
+    let (sender, mut received) = mpsc::unbounded_channel();
+    let service = TraceServiceServer::new(Collector(sender));
+    tokio::spawn(tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming));
+    let (tracer, exporter) = export::start(&at(&format!("unix://{}", socket.display())), ALL, "kubelet", &[]);
+    drop(tracer.root("syncPod").unwrap());
+    assert!(exporter.shutdown(LONG).await);
+    let request = received.try_recv().unwrap();
+    assert_eq!(request.resource_spans[0].scope_spans[0].spans[0].name, "syncPod");
+}
+
 /// On one thread the task gets no turn before the loop's end: the queue is all there is.
 #[tokio::test]
 async fn a_full_queue_drops_and_counts() {
     let (address, mut received) = collector().await;
-    let (tracer, exporter) = export::start(&address, ALL, "kubelet", &[]).unwrap();
+    let (tracer, exporter) = export::start(&at(&address), ALL, "kubelet", &[]);
     for _ in 0..QUEUE + 3 {
         drop(tracer.start("many", SpanKind::Internal, None).unwrap());
     }
@@ -108,7 +128,7 @@ async fn a_full_queue_drops_and_counts() {
 async fn a_collector_that_hangs_holds_up_a_shutdown_no_longer_than_its_bound() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let (tracer, exporter) = export::start(&address, ALL, "kubelet", &[]).unwrap();
+    let (tracer, exporter) = export::start(&at(&address), ALL, "kubelet", &[]);
     drop(tracer.start("lost", SpanKind::Internal, None).unwrap());
     assert!(!exporter.shutdown(Duration::from_secs(1)).await);
 }
@@ -118,7 +138,7 @@ async fn a_collector_that_is_down_loses_spans_and_no_more() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     drop(listener);
-    let (tracer, exporter) = export::start(&address, ALL, "kubelet", &[]).unwrap();
+    let (tracer, exporter) = export::start(&at(&address), ALL, "kubelet", &[]);
     drop(tracer.start("lost", SpanKind::Internal, None).unwrap());
     assert!(exporter.shutdown(LONG).await);
 }

@@ -16,6 +16,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "gantry-proto",
             "gantry-server",
             "gantry-systemd",
+            "gantry-trace",
         ],
     ),
     ("agent/grpc", &["gantry-base", "gantry-metrics", "gantry-proto", "gantry-trace"]),
@@ -104,7 +105,7 @@ fn dependencies_point_one_way() {
         }
     }
     super::assert_none(
-        "all → base; agent → server, kubeclient, grpc, metrics, model, cgroup, proto, systemd; server → grpc, metrics, model, cgroup, proto; kubeclient → metrics, model; grpc → metrics; model → systemd; shim → image, monitor, unpack, sys, cgroup, proto, cni, systemd; only cli knows both",
+        "all → base; agent → server, kubeclient, grpc, metrics, model, cgroup, proto, systemd, trace; server → grpc, metrics, model, cgroup, proto; kubeclient → metrics, model; grpc → metrics, proto, trace; model → systemd; shim → image, monitor, unpack, sys, cgroup, proto, cni, systemd; only cli knows both",
         &offenders,
     );
 }

@@ -7,6 +7,7 @@ use gantry_metrics::{Metrics, ProbeMetrics};
 use gantry_model::clock::{Clock, FakeClock};
 use gantry_model::failure::FailureKind;
 use gantry_model::pod::{Container, PodUid, PullPolicy, RestartPolicy, Role};
+use gantry_trace::span::Tracer;
 use tokio::task::JoinSet;
 
 use super::*;
@@ -35,6 +36,7 @@ mod init;
 mod life;
 mod probes;
 mod resizes;
+mod traced;
 
 pub(super) const IMAGE: &str = "reg/img:v1";
 
@@ -84,6 +86,7 @@ pub(super) struct World {
     pub(super) metrics: Arc<Metrics>,
     pub(super) probe_metrics: Arc<ProbeMetrics>,
     pub(super) node: NodeInfo,
+    pub(super) tracer: Option<Tracer>,
     workers: JoinSet<()>,
     highest_log: Option<u32>,
 }
@@ -102,6 +105,7 @@ impl World {
             metrics: Arc::default(),
             probe_metrics: Arc::default(),
             node: node_info(),
+            tracer: None,
             workers: JoinSet::new(),
             highest_log: None,
         }
@@ -119,6 +123,7 @@ impl World {
             metrics: self.metrics.clone(),
             probe_metrics: self.probe_metrics.clone(),
             node: Arc::new(self.node.clone()),
+            tracer: self.tracer.clone(),
             ..deps(&self.runtime, logs, self.clock.clone())
         }
     }
