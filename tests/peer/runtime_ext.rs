@@ -202,6 +202,7 @@ async fn deps(folder: &Path, tag: &str, channel: tonic::transport::Channel) -> R
         runtime: Arc::new(runtime),
         recorder: None,
         longest_wait: gantry_agent::pod::restart::LONGEST_WAIT,
+        tracer: None,
         runtime_ext,
     };
     Ok((deps, root))
