@@ -12,9 +12,9 @@ use anyhow::{Context, Result, ensure};
 const NOT_NEEDED: [&str; 6] =
     ["debconf", "cdebconf", "passwd", "debianutils", "init-system-helpers", "util-linux-extra"];
 
-/// Downloads a closure, unless its list is there.
+/// Downloads a closure, unless its list is there and has these packages.
 pub(super) fn fetch(name: &str, packages: &[&str], folder: &Path) -> Result<()> {
-    if list_cached(name, folder).is_ok() {
+    if is_cached(name, packages, folder) {
         return Ok(());
     }
     download(name, &closure(packages)?, folder)
@@ -22,10 +22,20 @@ pub(super) fn fetch(name: &str, packages: &[&str], folder: &Path) -> Result<()> 
 
 /// Downloads these alone, unless their list is there: their files are wanted, not their programs.
 pub(super) fn fetch_alone(name: &str, packages: &[&str], folder: &Path) -> Result<()> {
-    if list_cached(name, folder).is_ok() {
+    if is_cached(name, packages, folder) {
         return Ok(());
     }
     download(name, &packages.iter().map(|&package| package.to_owned()).collect(), folder)
+}
+
+/// A list of before may lack what was added to the packages since.
+fn is_cached(name: &str, packages: &[&str], folder: &Path) -> bool {
+    let Ok(paths) = list_cached(name, folder) else { return false };
+    let has = |package: &&str| {
+        let file = format!("{package}_");
+        paths.iter().filter_map(|path| path.file_name()).any(|name| name.to_string_lossy().starts_with(&file))
+    };
+    packages.iter().all(has)
 }
 
 fn download(name: &str, closure: &BTreeSet<String>, folder: &Path) -> Result<()> {
@@ -147,5 +157,15 @@ mod tests {
         assert!(list_cached("x", folder.path()).unwrap_err().to_string().contains("a.deb is gone"));
         std::fs::write(folder.path().join("a.deb"), "").unwrap();
         assert_eq!(list_cached("x", folder.path()).unwrap(), [folder.path().join("a.deb")]);
+    }
+
+    #[test]
+    fn a_cache_of_fewer_packages_is_fetched_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("x.list"), "curl_7_amd64.deb").unwrap();
+        std::fs::write(folder.path().join("curl_7_amd64.deb"), "").unwrap();
+        assert!(is_cached("x", &["curl"], folder.path()));
+        assert!(!is_cached("x", &["curl", "libc-bin"], folder.path()));
+        assert!(!is_cached("x", &["cur"], folder.path()));
     }
 }
