@@ -54,13 +54,11 @@ mod tests {
     use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
     use gantry_proto::cri::runtime_service_server::{RuntimeService, RuntimeServiceServer};
     use gantry_proto::cri::{StatusRequest, VersionRequest, VersionResponse};
-    use gantry_proto::otlp::any_value::Value;
-    use gantry_proto::otlp::trace_service_server::{TraceService, TraceServiceServer};
-    use gantry_proto::otlp::{AnyValue, ExportTraceServiceRequest, ExportTraceServiceResponse};
     use gantry_trace::context::SpanContext;
     use gantry_trace::endpoint::CollectorEndpoint;
     use gantry_trace::export;
     use gantry_trace::sampler::Sampler;
+    use gantry_trace::testing::{self, attributes};
     use tokio::net::TcpListener;
     use tokio::sync::mpsc;
     use tokio_stream::wrappers::TcpListenerStream;
@@ -84,40 +82,14 @@ mod tests {
         }
     }
 
-    struct Collector(mpsc::UnboundedSender<ExportTraceServiceRequest>);
-
-    #[tonic::async_trait]
-    impl TraceService for Collector {
-        async fn export(
-            &self,
-            request: tonic::Request<ExportTraceServiceRequest>,
-        ) -> Result<tonic::Response<ExportTraceServiceResponse>, Status> {
-            self.0.send(request.into_inner()).unwrap();
-            Ok(tonic::Response::new(ExportTraceServiceResponse::default()))
-        }
-    }
-
-    fn attributes(span: &gantry_proto::otlp::Span) -> Vec<(&str, &str)> {
-        span.attributes
-            .iter()
-            .map(|attribute| match &attribute.value {
-                Some(AnyValue { value: Some(Value::StringValue(value)) }) => {
-                    (attribute.key.as_str(), value.as_str())
-                }
-                other => panic!("{other:?}"),
-            })
-            .collect()
-    }
-
     #[tokio::test]
     async fn a_call_within_a_span_has_its_own_and_carries_it_to_the_runtime() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let (sender, mut headers) = mpsc::unbounded_channel();
-        let (collected, mut requests) = mpsc::unbounded_channel();
-        let server = Server::builder()
-            .add_service(RuntimeServiceServer::new(Runtime(sender)))
-            .add_service(TraceServiceServer::new(Collector(collected)));
+        let (collector, mut requests) = testing::service();
+        let server =
+            Server::builder().add_service(RuntimeServiceServer::new(Runtime(sender))).add_service(collector);
         tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
         let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
         let mut client = RuntimeServiceClient::new(Counted::new(channel, std::sync::Arc::default()));
@@ -145,10 +117,10 @@ mod tests {
         assert_eq!(version.parent_span_id, pod.context().span_id);
         let common = ("rpc.system.name", "grpc");
         let method = ("rpc.method", "runtime.v1.RuntimeService/Version");
-        assert_eq!(attributes(version), [common, method, (STATUS, "OK")]);
+        assert_eq!(attributes(version), [common, method, (STATUS, "OK")].into());
         assert_eq!(version.status, None);
         let method = ("rpc.method", "runtime.v1.RuntimeService/Status");
-        assert_eq!(attributes(status), [common, method, (STATUS, "Unimplemented")]);
+        assert_eq!(attributes(status), [common, method, (STATUS, "Unimplemented")].into());
         assert!(status.status.is_some());
     }
 }

@@ -11,7 +11,7 @@
 mod parse;
 mod wire;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,11 +54,11 @@ pub struct Query {
 /// What is known of them.
 #[derive(Debug)]
 pub struct Reflected<K> {
-    /// Whether the first list is in: before, what is not here may well be there.
+    /// Whether a list is in of which every object could be read: before, what is not here may well be there.
     pub synced: bool,
     /// By UID, without managedFields. An object that has not changed stays the same `Arc`.
     pub items: BTreeMap<String, Arc<K>>,
-    /// Why the last try to list failed; what is known otherwise may be old.
+    /// Why the last try to list failed, or which object of it cannot be read; what is known otherwise may be old.
     pub failure: Option<Arc<str>>,
 }
 
@@ -104,6 +104,7 @@ pub fn reflect_soon<K: Object>(
         query,
         out: sender,
         cursor: None,
+        unread: BTreeSet::new(),
         backoff: Backoff::new(first, LONGEST_WAIT),
         born: Instant::now(),
     };
@@ -117,6 +118,8 @@ struct Reflector<K> {
     out: watch::Sender<Reflected<K>>,
     /// The version up to which everything was seen.
     cursor: Option<String>,
+    /// UIDs of what the last list had and nobody could ever read: as long as one is there, what is known is not all.
+    unread: BTreeSet<String>,
     backoff: Backoff,
     born: Instant,
 }
@@ -178,25 +181,31 @@ impl<K: Object> Reflector<K> {
         };
         let (version, items) = listed?;
         self.cursor = Some(version);
-        let path = &self.query.path;
-        self.out.send_modify(|known| {
+        let Self { query, unread, out, .. } = self;
+        unread.clear();
+        out.send_modify(|known| {
             let old = std::mem::take(&mut known.items);
-            known.items = items
-                .into_iter()
-                .filter_map(|item| match item {
+            known.failure = None;
+            for item in items {
+                match item {
                     Ok(item) => {
                         let same = old.get(uid(&item)).filter(|old| version_of(&***old) == version_of(&item));
-                        Some((uid(&item).to_owned(), same.cloned().unwrap_or_else(|| Arc::new(item))))
+                        let kept = same.cloned().unwrap_or_else(|| Arc::new(item));
+                        known.items.insert(uid(&*kept).to_owned(), kept);
                     }
-                    // It is there: what was known of it stays.
                     Err(unreadable) => {
-                        tracing::error!(path, %unreadable, "an object cannot be read, and is passed over");
-                        old.get(&unreadable.uid).map(|known| (unreadable.uid.clone(), known.clone()))
+                        tracing::error!(path = query.path, %unreadable, "an object cannot be read, and is passed over");
+                        // It is there: what was known of it stays.
+                        if let Some(before) = old.get(&unreadable.uid) {
+                            known.items.insert(unreadable.uid.clone(), before.clone());
+                        } else {
+                            known.failure = Some(unreadable.to_string().into());
+                            unread.insert(unreadable.uid);
+                        }
                     }
-                })
-                .collect();
-            known.synced = true;
-            known.failure = None;
+                }
+            }
+            known.synced |= unread.is_empty();
         });
         Ok(())
     }
@@ -261,6 +270,17 @@ impl<K: Object> Reflector<K> {
         }
         if !is_there {
             self.out.send_modify(|known| drop(known.items.remove(&unreadable.uid)));
+            self.settle(&unreadable.uid);
+        }
+    }
+
+    /// That object has gone, or can be read now.
+    fn settle(&mut self, uid: &str) {
+        if self.unread.remove(uid) && self.unread.is_empty() {
+            self.out.send_modify(|known| {
+                known.synced = true;
+                known.failure = None;
+            });
         }
     }
 
@@ -282,12 +302,13 @@ impl<K: Object> Reflector<K> {
         let key = uid(&object).to_owned();
         self.out.send_modify(|known| match there {
             true => {
-                known.items.insert(key, Arc::new(object));
+                known.items.insert(key.clone(), Arc::new(object));
             }
             false => {
                 known.items.remove(&key);
             }
         });
+        self.settle(&key);
     }
 }
 

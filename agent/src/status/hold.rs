@@ -12,18 +12,21 @@ use crate::pod::{Life, StopStep};
 /// once that a pod begins.
 const MOMENT: Duration = Duration::from_millis(500);
 
-fn statuses(target: &Pod) -> &[ContainerStatus] {
-    target.status.as_ref().and_then(|status| status.container_statuses.as_deref()).unwrap_or_default()
+/// Of a pod that runs one container has ended that is started again, and no back-off has begun: that takes tens of
+/// milliseconds, and who is told of it in between sees a pod that is not ready any more and yet is.
+fn has_restart(target: &Pod) -> bool {
+    let policy = target.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()).unwrap_or("Always");
+    let statuses = target.status.as_ref().and_then(|status| status.container_statuses.as_deref());
+    statuses.unwrap_or_default().iter().any(|container| is_started_again(container, policy))
 }
 
-/// Of a pod that runs one container has ended, and no back-off has begun: a restart takes tens of milliseconds, and who
-/// is told of it in between sees a pod that is not ready any more and yet is.
-fn is_started_again(container: &ContainerStatus) -> bool {
+fn is_started_again(container: &ContainerStatus, policy: &str) -> bool {
     let Some(state) = &container.state else { return false };
-    let waits =
-        |reason: Option<&str>| matches!(reason, None | Some("" | "ContainerCreating" | "PodInitializing"));
-    state.terminated.is_some()
-        || state.waiting.as_ref().is_some_and(|waiting| waits(waiting.reason.as_deref()))
+    if let Some(ended) = &state.terminated {
+        return policy == "Always" || (policy == "OnFailure" && ended.exit_code != 0);
+    }
+    let reason = state.waiting.as_ref().map(|waiting| waiting.reason.as_deref().unwrap_or_default());
+    matches!(reason, Some("" | "ContainerCreating" | "PodInitializing"))
 }
 
 /// None for what must be told at once: a pod that has become ready, or of which nothing runs any more.
@@ -31,7 +34,7 @@ pub(super) fn hold(life: Life, target: &Pod) -> Option<Duration> {
     let is_deleted = target.metadata.deletion_timestamp.is_some();
     let is_between = match life {
         Life::Starting => true,
-        Life::Running => is_deleted || statuses(target).iter().any(is_started_again),
+        Life::Running => is_deleted || has_restart(target),
         Life::Stopping { step: StopStep::Containers | StopStep::Sandbox, .. } => is_deleted,
         Life::Waiting | Life::Stopping { .. } | Life::Stopped | Life::Gone => false,
     };
@@ -45,9 +48,17 @@ mod tests {
     use super::*;
 
     fn pod(state: &serde_json::Value) -> Pod {
+        of_policy("Always", state)
+    }
+
+    fn of_policy(policy: &str, state: &serde_json::Value) -> Pod {
         let container = json!({ "name": "web", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
             "state": state });
-        serde_json::from_value(json!({ "status": { "containerStatuses": [container] } })).unwrap()
+        serde_json::from_value(json!({
+            "spec": { "containers": [], "restartPolicy": policy },
+            "status": { "containerStatuses": [container] },
+        }))
+        .unwrap()
     }
 
     #[test]
@@ -61,6 +72,11 @@ mod tests {
         let runs = json!({ "running": { "startedAt": "2026-11-29T00:00:00Z" } });
         for state in [waits, runs] {
             assert_eq!(hold(Life::Running, &pod(&state)), None, "{state}");
+        }
+        let ended = |code: i32| json!({ "terminated": { "exitCode": code } });
+        for (policy, code, waits) in [("Never", 1, false), ("OnFailure", 0, false), ("OnFailure", 1, true)] {
+            let held = hold(Life::Running, &of_policy(policy, &ended(code))).is_some();
+            assert_eq!(held, waits, "{policy} {code}");
         }
         assert_eq!(hold(Life::Stopped, &pod(&json!({ "terminated": { "exitCode": 0 } }))), None);
     }

@@ -19,5 +19,7 @@ pub mod export;
 pub mod sampler;
 pub mod span;
 
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;

@@ -3,54 +3,27 @@
 use std::time::Duration;
 
 use gantry_proto::otlp::span::SpanKind;
-use gantry_proto::otlp::trace_service_server::{TraceService, TraceServiceServer};
-use gantry_proto::otlp::{ExportTraceServiceRequest, ExportTraceServiceResponse};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
-use tonic::{Request, Response, Status};
+use tokio_stream::wrappers::UnixListenerStream;
 
 use crate::context::SpanContext;
 use crate::endpoint::CollectorEndpoint;
 use crate::export::{self, QUEUE};
 use crate::sampler::Sampler;
+use crate::testing;
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 const ALL: Sampler = Sampler { per_million: 1_000_000 };
 const NONE: Sampler = Sampler { per_million: 0 };
 const LONG: Duration = Duration::from_secs(60);
 
-struct Collector(mpsc::UnboundedSender<ExportTraceServiceRequest>);
-
-#[tonic::async_trait]
-impl TraceService for Collector {
-    async fn export(
-        &self,
-        request: Request<ExportTraceServiceRequest>,
-    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
-        self.0.send(request.into_inner()).map_err(|_| Status::internal("the test is over"))?;
-        Ok(Response::new(ExportTraceServiceResponse::default()))
-    }
-}
-
 fn at(address: &str) -> CollectorEndpoint {
     CollectorEndpoint::parse(address).unwrap()
 }
 
-async fn collector() -> (String, mpsc::UnboundedReceiver<ExportTraceServiceRequest>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let (sender, received) = mpsc::unbounded_channel();
-    let server = tonic::transport::Server::builder()
-        .add_service(TraceServiceServer::new(Collector(sender)))
-        .serve_with_incoming(TcpListenerStream::new(listener));
-    tokio::spawn(server);
-    (address, received)
-}
-
 #[tokio::test]
 async fn shutdown_sends_spans_with_parent_attributes_and_resource() {
-    let (address, mut received) = collector().await;
+    let (address, mut received) = testing::collector().await.unwrap();
     let (tracer, exporter) = export::start(&at(&address), ALL, "kubelet", &[("service.name", "kubelet")]);
     let mut parent = tracer.start("syncPod", SpanKind::Internal, None).unwrap();
     parent.set("k8s.pod", "default/web");
@@ -78,7 +51,7 @@ async fn shutdown_sends_spans_with_parent_attributes_and_resource() {
 
 #[tokio::test]
 async fn at_a_rate_of_0_only_a_sampled_parent_has_its_spans_sent() {
-    let (address, mut received) = collector().await;
+    let (address, mut received) = testing::collector().await.unwrap();
     let (tracer, exporter) = export::start(&at(&address), NONE, "kubelet", &[]);
     drop(tracer.start("own", SpanKind::Internal, None).unwrap());
     let unsampled = SpanContext { sampled: false, ..SpanContext::parse(PARENT).unwrap() };
@@ -96,8 +69,7 @@ async fn a_collector_on_a_unix_socket_gets_spans() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("otel.sock");
     let incoming = UnixListenerStream::new(tokio::net::UnixListener::bind(&socket).unwrap());
-    let (sender, mut received) = mpsc::unbounded_channel();
-    let service = TraceServiceServer::new(Collector(sender));
+    let (service, mut received) = testing::service();
     tokio::spawn(tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming));
     let (tracer, exporter) = export::start(&at(&format!("unix://{}", socket.display())), ALL, "kubelet", &[]);
     drop(tracer.root("syncPod").unwrap());
@@ -109,7 +81,7 @@ async fn a_collector_on_a_unix_socket_gets_spans() {
 /// On one thread the task gets no turn before the loop's end: the queue is all there is.
 #[tokio::test]
 async fn a_full_queue_drops_and_counts() {
-    let (address, mut received) = collector().await;
+    let (address, mut received) = testing::collector().await.unwrap();
     let (tracer, exporter) = export::start(&at(&address), ALL, "kubelet", &[]);
     for _ in 0..QUEUE + 3 {
         drop(tracer.start("many", SpanKind::Internal, None).unwrap());

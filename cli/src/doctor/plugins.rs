@@ -40,7 +40,7 @@ enum PluginFolder {
 #[derive(Debug, Clone)]
 struct PluginSocket {
     path: PathBuf,
-    registry: PluginFolder,
+    within: PluginFolder,
     /// Since when it is there, where the file says so.
     made: Option<SystemTime>,
 }

@@ -172,6 +172,23 @@ async fn an_object_that_cannot_be_read_holds_up_no_other_in_watch_and_list() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn trap_01_what_the_first_list_has_and_nobody_can_read_is_not_taken_for_gone() {
+    let server = FakeApiServer::default();
+    server.put(&path("a"), on("n1"));
+    server.put(&path("odd"), json!({ "spec": { "nodeName": "n1", "containers": "none" } }));
+    let mut seen = follow(&server);
+    // The others are known, and one that comes later.
+    server.put(&path("b"), on("n1"));
+    seen.wait_for(|seen| seen.items.len() == 2).await.unwrap();
+    assert!(!seen.borrow().synced);
+    assert!(seen.borrow().failure.as_ref().unwrap().contains("default/odd"), "{:?}", seen.borrow().failure);
+    // Read at last.
+    server.put(&path("odd"), on("n1"));
+    names(&mut seen, &["a", "b", "odd"]).await;
+    assert_eq!(seen.borrow().failure, None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn null_is_an_absent_field_as_for_client_go() {
     let nulls = json!({ "spec": { "nodeName": "n1", "containers": null } });
     let server = FakeApiServer::default();

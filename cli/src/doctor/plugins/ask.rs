@@ -37,7 +37,7 @@ pub(super) async fn all(sockets: Vec<PluginSocket>, root: &Path, patience: Durat
 }
 
 async fn ask(socket: &PluginSocket, root: &Path, patience: Duration) -> Result<PluginAnswer, String> {
-    if socket.registry == PluginFolder::Devices {
+    if socket.within == PluginFolder::Devices {
         within(patience, options(&socket.path, patience)).await?;
         return Ok(PluginAnswer::Serves);
     }

@@ -24,9 +24,9 @@ pub(super) fn look(root: &Path) -> (Vec<PluginSocket>, PluginFacts) {
     let mut sockets = Vec::new();
     let devices = root.join("device-plugins");
     let common = (root.join("plugins_registry"), PluginFolder::Common, DEPTH);
-    for (folder, registry, depth) in [common, (devices.clone(), PluginFolder::Devices, 0)] {
+    for (folder, within, depth) in [common, (devices.clone(), PluginFolder::Devices, 0)] {
         let mut found = Vec::new();
-        match walk(&folder, registry, depth, &mut found) {
+        match walk(&folder, within, depth, &mut found) {
             Ok(whole) => facts.more |= !whole,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => facts.unread.push((folder, error.to_string())),
@@ -49,7 +49,7 @@ pub(super) fn look(root: &Path) -> (Vec<PluginSocket>, PluginFacts) {
 /// Whether all of it was looked at. What begins with a dot is none of the kubelet's, and its own socket is no plugin's.
 fn walk(
     folder: &Path,
-    registry: PluginFolder,
+    within: PluginFolder,
     depth: usize,
     found: &mut Vec<PluginSocket>,
 ) -> io::Result<bool> {
@@ -63,14 +63,14 @@ fn walk(
                 return Ok(false);
             }
             let name = entry.file_name();
-            let own = registry == PluginFolder::Devices && name == "kubelet.sock";
+            let own = within == PluginFolder::Devices && name == "kubelet.sock";
             let Ok(kind) = entry.file_type() else { continue };
             if own || name.as_encoded_bytes().starts_with(b".") {
                 continue;
             }
             if kind.is_socket() {
                 let made = entry.metadata().and_then(|metadata| metadata.modified()).ok();
-                found.push(PluginSocket { path: entry.path(), registry, made });
+                found.push(PluginSocket { path: entry.path(), within, made });
             } else if kind.is_dir() && depth > 0 {
                 folders.push((entry.path(), depth - 1));
             }

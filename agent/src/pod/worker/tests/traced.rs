@@ -8,14 +8,13 @@ use gantry_proto::cri::{
     ListContainersRequest, ListContainersResponse, ListPodSandboxRequest, ListPodSandboxResponse,
     RunPodSandboxRequest, RunPodSandboxResponse,
 };
-use gantry_proto::otlp::any_value::Value;
-use gantry_proto::otlp::trace_service_server::{TraceService, TraceServiceServer};
-use gantry_proto::otlp::{AnyValue, ExportTraceServiceRequest, ExportTraceServiceResponse, Span as SentSpan};
+use gantry_proto::otlp::{ExportTraceServiceRequest, Span as SentSpan};
 use gantry_trace::context::{SpanContext, TRACEPARENT};
 use gantry_trace::endpoint::CollectorEndpoint;
 use gantry_trace::export::{self, Exporter};
 use gantry_trace::sampler::Sampler;
 use gantry_trace::span::Tracer;
+use gantry_trace::testing::{self, attributes};
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::{Endpoint, Server};
@@ -25,28 +24,6 @@ use super::*;
 use crate::runtime::cri::{CriRuntime, NodeConfig, REQUEST_TIMEOUT};
 
 const ALL: u32 = 1_000_000;
-
-struct OtlpReceiver(mpsc::UnboundedSender<ExportTraceServiceRequest>);
-
-#[tonic::async_trait]
-impl TraceService for OtlpReceiver {
-    async fn export(
-        &self,
-        request: Request<ExportTraceServiceRequest>,
-    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
-        self.0.send(request.into_inner()).unwrap();
-        Ok(Response::new(ExportTraceServiceResponse::default()))
-    }
-}
-
-async fn collector() -> (String, mpsc::UnboundedReceiver<ExportTraceServiceRequest>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let (sender, received) = mpsc::unbounded_channel();
-    let server = Server::builder().add_service(TraceServiceServer::new(OtlpReceiver(sender)));
-    tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
-    (address, received)
-}
 
 fn exporter(address: &str, per_million: u32) -> (Tracer, Exporter) {
     let at = CollectorEndpoint::parse(address).unwrap();
@@ -64,18 +41,6 @@ async fn sent(
         spans.extend(request.resource_spans.into_iter().flat_map(|r| r.scope_spans).flat_map(|s| s.spans));
     }
     spans
-}
-
-fn attributes(span: &SentSpan) -> BTreeMap<&str, &str> {
-    span.attributes
-        .iter()
-        .map(|attribute| match &attribute.value {
-            Some(AnyValue { value: Some(Value::StringValue(value)) }) => {
-                (attribute.key.as_str(), value.as_str())
-            }
-            other => panic!("{other:?}"),
-        })
-        .collect()
 }
 
 /// A runtime that has no room for a sandbox; tells the `traceparent` of who asked.
@@ -131,7 +96,7 @@ async fn full_runtime() -> (CriRuntime, mpsc::UnboundedReceiver<Option<String>>)
 
 #[tokio::test]
 async fn a_sync_arrives_at_the_collector_with_its_calls_of_the_runtime() {
-    let (address, mut received) = collector().await;
+    let (address, mut received) = testing::collector().await.unwrap();
     let (tracer, exporter) = exporter(&address, ALL);
     let (runtime, mut headers) = full_runtime().await;
     let world = World::new();
@@ -179,7 +144,7 @@ async fn live(world: &mut World) {
 
 #[tokio::test]
 async fn each_part_of_a_life_has_the_span_of_its_name() {
-    let (address, mut received) = collector().await;
+    let (address, mut received) = testing::collector().await.unwrap();
     let (tracer, exporter) = exporter(&address, ALL);
     let mut world = World { tracer: Some(tracer), ..World::new() };
     live(&mut world).await;
@@ -194,7 +159,7 @@ async fn each_part_of_a_life_has_the_span_of_its_name() {
 
 #[tokio::test]
 async fn at_a_rate_of_0_nothing_is_sent() {
-    let (address, mut received) = collector().await;
+    let (address, mut received) = testing::collector().await.unwrap();
     let (tracer, exporter) = exporter(&address, 0);
     let mut world = World { tracer: Some(tracer), ..World::new() };
     live(&mut world).await;
