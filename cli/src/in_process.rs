@@ -103,11 +103,16 @@ impl InProcess {
                 Ok::<_, io::Error>(TokioIo::new(ours))
             }
         });
-        let channel = Endpoint::from_static("http://localhost")
-            .connect_with_connector(connect)
-            .await
-            .context("connect to the runtime in this process")?;
-        Ok((Self { shutdown, server }, channel))
+        let connected = Endpoint::from_static("http://localhost").connect_with_connector(connect).await;
+        let it = Self { shutdown, server };
+        match connected {
+            Ok(channel) => Ok((it, channel)),
+            Err(error) => {
+                // Why it has ended says more than that it has.
+                it.stop().await?;
+                Err(error).context("connect to the runtime in this process")
+            }
+        }
     }
 
     /// Ends the serving; pods that are left run on.
@@ -115,5 +120,22 @@ impl InProcess {
         // A server that has ended already is reported below.
         let _ = self.shutdown.send(());
         self.server.await.context("the runtime's server died")?.context("serve the runtime in this process")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_runtime_that_ends_at_its_start_says_why() {
+        let path = PathBuf::from("/run/taken.sock");
+        // Before anybody connects.
+        let taken = |incoming, _| {
+            drop(incoming);
+            async move { Err(Error::SocketTaken { path }) }
+        };
+        let error = InProcess::serve(taken).await.map(drop).unwrap_err();
+        assert!(format!("{error:#}").contains("/run/taken.sock is in the way"), "{error:#}");
     }
 }

@@ -42,8 +42,11 @@ pub(super) async fn run(
         done = run_on(Some(channel), loaded, verbosity, signals) => done,
         error = served.ended() => return Err(error),
     };
-    let stopped = served.stop().await;
-    done.and(stopped)
+    match (done, served.stop().await) {
+        // A kubelet whose runtime has ended says that alone; the runtime says why.
+        (Err(error), Err(why)) => Err(why.context(format!("{error:#}"))),
+        (done, stopped) => done.and(stopped),
+    }
 }
 
 /// The kubelet alone, whatever runtime it has.
