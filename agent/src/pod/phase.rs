@@ -12,7 +12,7 @@ use gantry_model::pod::{Container, Pod, Role};
 
 use super::last::LastEnd;
 use super::plan::restart_all::RESTARTING_ALL;
-use super::plan::{Ended, UNKNOWN_CODE};
+use super::plan::{Ended, UNKNOWN_CODE, unknown};
 use super::restart;
 use super::status::{ContainerState, ContainerStatus, Phase, PodStatus};
 use super::worker_state::WorkerState;
@@ -157,16 +157,6 @@ fn close(pod: &Pod, init_containers: &mut [ContainerStatus], containers: &mut [C
         if matches!(status.state, ContainerState::Waiting { .. }) {
             status.state = ContainerState::Terminated(unknown());
         }
-    }
-}
-
-fn unknown() -> Exit {
-    Exit {
-        code: UNKNOWN_CODE,
-        reason: "ContainerStatusUnknown".to_owned(),
-        message: "The container could not be located when the pod was terminated".to_owned(),
-        started_at: 0,
-        finished_at: 0,
     }
 }
 

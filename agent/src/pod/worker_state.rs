@@ -183,7 +183,7 @@ impl WorkerState {
             self.attempts.know(&instance.name, instance.attempt);
         }
         self.attempts.know_sandbox(observed.sandboxes.iter().map(|s| s.attempt).max());
-        self.containers.absorb(pod, observed, now);
+        self.containers.absorb(pod, observed, now, self.stage.is_restarting_all());
         self.containers.absorb_verdicts(pod, observed, &self.probing);
         self.sandboxes.absorb(pod, observed, now);
         self.resizing.absorb(observed);

@@ -116,6 +116,11 @@ impl FakeRuntime {
         state.containers.retain(|c| !gone(&c.view));
     }
 
+    /// Somebody else removes the containers of this name, running or not, as `crictl rm -f` does.
+    pub fn forget(&self, container: &str) {
+        self.lock().containers.retain(|c| c.view.name != container);
+    }
+
     /// Somebody else removes all that there is of a pod.
     pub fn vanish(&self, uid: &PodUid) {
         let mut state = self.lock();

@@ -6,9 +6,9 @@ use std::time::Duration;
 use gantry_model::go_duration::go_duration;
 use gantry_model::pod::{Container, Pod, Role};
 
-use super::{starts_again, unknown};
-use crate::pod::plan::Op;
+use super::starts_again;
 use crate::pod::plan::restart_all::{REMOVED, RESTARTING_ALL};
+use crate::pod::plan::{Op, unknown, vanished};
 use crate::pod::restart::{crash_key, pull_key};
 use crate::pod::status::{ContainerState, ContainerStatus};
 use crate::pod::worker_state::{WaitReason, WorkerState};
@@ -109,11 +109,10 @@ impl View<'_> {
         let api = self.history.api.last.containers.get(&container.name)?;
         match (&api.state, newest) {
             (ContainerState::Terminated(exit), Some(newest)) if newest.id != api.id => Some(exit.clone()),
-            (ContainerState::Running { .. }, None) if api.last_exit.is_none() && self.has_vanished(container) => {
-                Some(Exit {
-                    message: "The container could not be located when the pod was deleted.  The container used to be Running".to_owned(),
-                    ..unknown()
-                })
+            (ContainerState::Running { .. }, None)
+                if api.last_exit.is_none() && self.has_vanished(container) =>
+            {
+                Some(vanished(0))
             }
             _ => api.last_exit.clone(),
         }
@@ -278,8 +277,8 @@ impl View<'_> {
 
     /// The attempt before this one, if its record is still there.
     fn before(&self, instance: &Instance) -> Option<&Instance> {
-        let older =
-            self.observed.containers.iter().filter(|c| c.name == instance.name && c.id != instance.id);
+        let all = self.observed.containers.iter().chain(self.history.containers.lost.values());
+        let older = all.filter(|c| c.name == instance.name && c.id != instance.id);
         older.max_by_key(|c| (c.attempt, c.created_at))
     }
 

@@ -7,7 +7,7 @@ use super::{Draft, PlanInputs};
 use crate::pod::plan::Op;
 use crate::pod::restart::starts_again;
 use crate::pod::status::ContainerState;
-use crate::runtime::{Instance, InstanceState};
+use crate::runtime::{Exit, Instance, InstanceState};
 
 /// Why a pod ends without being asked to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +24,24 @@ pub enum Ended {
 
 /// The code of a container of which the runtime lost track.
 pub const UNKNOWN_CODE: i32 = 137;
+
+/// The end of one that ran and is nowhere to be found, as the kubelet tells it.
+pub fn vanished(started_at: i64) -> Exit {
+    let message =
+        "The container could not be located when the pod was deleted.  The container used to be Running";
+    Exit { message: message.to_owned(), started_at, ..unknown() }
+}
+
+/// An end of which nobody knows anything.
+pub fn unknown() -> Exit {
+    Exit {
+        code: UNKNOWN_CODE,
+        reason: "ContainerStatusUnknown".to_owned(),
+        message: "The container could not be located when the pod was terminated".to_owned(),
+        started_at: 0,
+        finished_at: 0,
+    }
+}
 
 /// `resets`: all its containers are being started anew.
 pub(super) fn decide(facts: PlanInputs<'_>, resets: bool, draft: &mut Draft) -> Option<Ended> {

@@ -37,6 +37,7 @@ mod life;
 mod probes;
 mod resizes;
 mod traced;
+mod vanished;
 
 pub(super) const IMAGE: &str = "reg/img:v1";
 

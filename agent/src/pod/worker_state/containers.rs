@@ -8,7 +8,7 @@ use gantry_model::pod::{Pod, RestartPolicy, Role};
 
 use super::hooks::Hooks;
 use super::{WaitReason, age};
-use crate::pod::plan::{UNKNOWN_CODE, restart_all};
+use crate::pod::plan::{UNKNOWN_CODE, restart_all, vanished};
 use crate::pod::probing::{ProbeKind, Probing, Runner};
 use crate::runtime::{Exit, Image, Instance, InstanceState, Observed};
 
@@ -40,6 +40,8 @@ pub struct ContainerMemory {
     pub hooks: Hooks,
     /// Container ID → since when its description is another than it was made from.
     pub redefined: BTreeMap<String, Duration>,
+    /// The newest of each that somebody else has removed.
+    pub lost: BTreeMap<String, Instance>,
     /// How those ended that were removed to start all anew, by name.
     pub removed: BTreeMap<String, Exit>,
     /// Those that a probe has found bad and whose policy starts them again: they are ended to be
@@ -56,13 +58,12 @@ impl ContainerMemory {
     }
 
     /// Takes in what was observed of containers as they are.
-    pub(super) fn absorb(&mut self, pod: &Pod, observed: &Observed, now: Duration) {
+    /// `own`: what is gone, this agent has removed.
+    pub(super) fn absorb(&mut self, pod: &Pod, observed: &Observed, now: Duration, own: bool) {
         for instance in observed.containers.iter().filter(|instance| instance.exit().is_some()) {
             self.exits.entry(instance.id.clone()).or_insert(now);
         }
         let there: BTreeSet<&str> = observed.containers.iter().map(|c| c.id.as_str()).collect();
-        self.exits.retain(|id, _| there.contains(id.as_str()));
-        self.words.retain(|id, _| there.contains(id.as_str()) || self.last.values().any(|l| l.id == *id));
         self.killing.retain(|id| there.contains(id.as_str()));
         self.hooks.retain(|id| there.contains(id));
         let names: BTreeSet<&str> = observed.containers.iter().map(|c| c.name.as_str()).collect();
@@ -72,7 +73,28 @@ impl ContainerMemory {
             }
             self.last.insert(newest.name.clone(), newest.clone());
         }
+        self.absorb_losses(&there, now, own);
+        let mut kept: BTreeSet<&str> =
+            self.last.values().chain(self.lost.values()).map(|c| c.id.as_str()).collect();
+        kept.extend(there);
+        self.exits.retain(|id, _| kept.contains(id.as_str()));
+        self.words.retain(|id, _| kept.contains(id.as_str()));
         self.absorb_definitions(pod, observed, now);
+    }
+
+    /// Somebody has removed what ran or was to run: the one has ended, the other never was.
+    fn absorb_losses(&mut self, there: &BTreeSet<&str>, now: Duration, own: bool) {
+        let is_there = |last: &Instance| there.contains(last.id.as_str());
+        self.last.retain(|_, last| is_there(last) || last.state != InstanceState::Created);
+        for last in self.last.values_mut().filter(|last| !is_there(last)) {
+            if let InstanceState::Running { started_at } = last.state {
+                self.exits.insert(last.id.clone(), now);
+                last.state = InstanceState::Exited(vanished(started_at));
+            }
+            if !own {
+                self.lost.insert(last.name.clone(), last.clone());
+            }
+        }
     }
 
     /// Only what runs is ended for it; an init container has done its work.
