@@ -35,7 +35,7 @@ pub(crate) enum Tier {
     Standalone,
     /// `cargo xtask demo`
     Demo,
-    /// Eleven specs of `cluster`, one of each kind
+    /// Thirteen specs of `cluster`, one of each kind
     Smoke,
     /// A kind cluster of upstream's control plane and a worker of Gantry's
     Kind,
