@@ -5,6 +5,7 @@
 //! ROOT/pods/UID/volumes/PLUGIN/NAME            emptyDir, ConfigMap, Secret, projected, downward API
 //! ROOT/pods/UID/volumes/kubernetes.io~local-volume/PV   a folder of the node, bound
 //! ROOT/pods/UID/volumes/kubernetes.io~csi/PV/mount          mounted by a driver
+//! ROOT/pods/UID/volumeDevices/PLUGIN/PV        links to devices: `block`, and [`crate::csi`]
 //! ROOT/pods/UID/plugins/kubernetes.io~empty-dir/NAME/ready
 //! ROOT/pods/UID/volume-subpaths/NAME/CONTAINER/INDEX
 //! ROOT/pods/UID/containers/CONTAINER/ATTEMPT   last words
@@ -13,6 +14,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "a file of a pod, and a note of which only the name counts")]
 
+mod block;
 mod claims;
 mod container_mounts;
 mod csi;
@@ -32,7 +34,7 @@ use gantry_metrics::Metrics;
 use gantry_model::mount::Mount;
 use gantry_model::pod::usage::VolumeUsage;
 use gantry_model::pod::volume::{Volume, VolumeSource};
-use gantry_model::pod::{Pod, PodUid};
+use gantry_model::pod::{Container, Pod, PodUid};
 
 use super::atomic::Payload;
 use super::claim::VolumeBacking;
@@ -40,10 +42,11 @@ use super::medium::{Ground, ground, sizes_differ};
 use super::metrics::VolumeMetrics;
 use super::payload::payload;
 use super::{
-    Count, Error, MountsOf, VolumeWait, Volumes, WordsOf, atomic, env_file_source, host_path, labels, mounts,
-    orphans, ownership,
+    Count, Error, MappedDevice, MountsOf, VolumeWait, Volumes, WordsOf, atomic, env_file_source, host_path,
+    labels, mounts, orphans, ownership,
 };
 use crate::api::Api;
+use crate::block::{BlockKernel, Kernel};
 use crate::csi::files::FOLDER as CSI;
 use crate::csi::owner::CsiVolumes;
 use crate::node::NodeInfo;
@@ -71,6 +74,9 @@ pub struct HostVolumes {
     /// None without a cluster.
     csi: Option<CsiVolumes>,
     tally: VolumeMetrics,
+    blocks: Arc<dyn BlockKernel>,
+    /// Devices that were mapped, in the words of an event; until somebody asks.
+    mapped: Arc<Mutex<BTreeMap<PodUid, Vec<String>>>>,
     /// The node has SELinux.
     labels: bool,
 }
@@ -97,8 +103,20 @@ impl HostVolumes {
         };
         let (pods, plugins, labels) = (real("pods"), real("plugins"), labels::is_on());
         let (claims, writers, tally) = (Arc::default(), Writers::default(), VolumeMetrics::default());
-        let csi = None;
-        Self { pods, plugins, api, node, recursive_read_only, claims, writers, csi, tally, labels }
+        Self {
+            pods,
+            plugins,
+            api,
+            node,
+            recursive_read_only,
+            claims,
+            writers,
+            csi: None,
+            tally,
+            blocks: Arc::new(Kernel),
+            mapped: Arc::default(),
+            labels,
+        }
     }
 
     /// The same, and counted there.
@@ -146,13 +164,16 @@ impl HostVolumes {
                     mounting.push(self.mount_csi(pod, volume, wanted, begun));
                     continue;
                 }
+                Ok(Ready { place: Some(VolumeBacking::LocalBlock { path, volume }), .. }) => {
+                    self.map_local(pod, &path, &volume).await
+                }
                 Ok(ready) => self.apply(pod, &folder, ready).await.map_err(Failed::from),
                 Err(error) => Err(error),
             };
             self.tally.record_mount(pod, volume, begun, result.is_ok());
             if let Err(error) = result {
                 self.writers.give_back(&pod.uid);
-                failures.push(Error::new(error.told(&volume.name)));
+                failures.push(Error { reason: error.reason(), ..Error::new(error.told(&volume.name)) });
             }
         }
         failures.extend(join_all(mounting).await.into_iter().filter_map(Result::err));
@@ -178,7 +199,9 @@ impl HostVolumes {
                     ownership::set_tree(&path, fs_group, policy)
                         .map_err(|e| format!("applyFSGroup failed: {}: {e}", path.display()))
                 }
-                Some(VolumeBacking::Csi(_)) | None => Err("the claim was not looked up".to_owned()),
+                Some(VolumeBacking::LocalBlock { .. } | VolumeBacking::Csi(_)) | None => {
+                    Err("the claim was not looked up".to_owned())
+                }
             },
             VolumeSource::Csi(_) => Err("its driver was not asked".to_owned()),
             VolumeSource::HostPath { kind, .. } => host_path::check(&path, kind),
@@ -209,6 +232,10 @@ fn path_of(pod_folder: &Path, volume: &Volume, place: Option<&VolumeBacking>) ->
         (VolumeSource::HostPath { path, .. }, _) => return Ok(PathBuf::from(path)),
         (VolumeSource::Claim { .. }, Some(VolumeBacking::HostPath { path, .. })) => return Ok(path.clone()),
         (VolumeSource::Claim { .. }, Some(VolumeBacking::Local { volume, .. })) => (LOCAL, volume),
+        (VolumeSource::Claim { .. }, Some(place)) if place.is_block() => {
+            return Err(format!("volume {:?} is a block device", volume.name));
+        }
+        (VolumeSource::Claim { .. }, Some(VolumeBacking::LocalBlock { volume, .. })) => (LOCAL, volume),
         (VolumeSource::Claim { .. }, Some(VolumeBacking::Csi(wanted))) => {
             return Ok(pod_folder.join("volumes").join(CSI).join(&wanted.name).join("mount"));
         }
@@ -330,6 +357,23 @@ impl Volumes for HostVolumes {
         })
     }
 
+    fn devices<'a>(
+        &'a self,
+        pod: &'a Pod,
+        container: &'a Container,
+    ) -> BoxFuture<'a, Result<Vec<MappedDevice>, Error>> {
+        if container.devices.is_empty() {
+            return Box::pin(std::future::ready(Ok(Vec::new())));
+        }
+        let (this, pod, container) = (self.clone(), pod.clone(), container.clone());
+        let work = move || this.devices_of(&pod, &container);
+        Box::pin(async move { blocking(work).await.map_err(Error::new) })
+    }
+
+    fn mapped(&self, uid: &PodUid) -> Vec<String> {
+        self.mapped.lock().unwrap_or_else(PoisonError::into_inner).remove(uid).unwrap_or_default()
+    }
+
     fn last_words<'a>(&'a self, of: WordsOf<'a>) -> BoxFuture<'a, Result<Option<String>, Error>> {
         let folder = self.pod(of.uid);
         let ours = words_path(&folder, of.container, of.attempt);
@@ -365,7 +409,7 @@ impl Volumes for HostVolumes {
         match self.place_of(uid, volume)? {
             VolumeBacking::Local { volume, .. } => Some(volume),
             // Its driver knows how full it is; a look at a server's file system may never end.
-            VolumeBacking::HostPath { .. } | VolumeBacking::Csi(_) => None,
+            VolumeBacking::HostPath { .. } | VolumeBacking::LocalBlock { .. } | VolumeBacking::Csi(_) => None,
         }
     }
 
@@ -376,6 +420,7 @@ impl Volumes for HostVolumes {
             self.tally.record_unmount(uid, begun, taken.is_ok());
             taken.map_err(Error::new)?;
             self.claims.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+            self.mapped.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
             self.writers.give_back(uid);
             self.api.forget(uid);
             Ok(())
@@ -409,8 +454,13 @@ impl Volumes for HostVolumes {
     }
 
     fn list_orphans(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>> {
-        let folder = self.pods.clone();
-        Box::pin(async move { blocking(move || orphans::pods(&folder)).await.map_err(Error::new) })
+        let this = self.clone();
+        let list = move || {
+            let mut all = this.mapped_pods()?;
+            all.extend(orphans::pods(&this.pods)?);
+            Ok(all.into_iter().collect())
+        };
+        Box::pin(async move { blocking(list).await.map_err(Error::new) })
     }
 
     fn reclaim<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {

@@ -1,5 +1,7 @@
 //! Volumes that need no mount; the others are in the kernel tier.
 
+mod block;
+
 use gantry_model::pod::volume::{
     ClaimRef, HostPathType, KeysOf, Medium, Projection, Propagation, RecursiveReadOnly, SubPath, VolumeMount,
 };
