@@ -4,8 +4,9 @@
 //! (docs/adr/0044-an-owner-of-csi-volumes.md).
 //!
 //! who is registered: [`drivers`] · what it is asked: [`driver`] · what the cluster is told: [`node_info`] · whose turn it
-//! is: [`owner`] · what is next: [`volume`] (pure) · what that does: [`steps`] · whether it grows: [`expand`] (pure) · what is kept: [`files`]
+//! is: [`owner`] · what is next: [`volume`] (pure) · what that does: [`steps`] · whether it grows: [`expand`] (pure) · what is kept: [`files`], of devices [`block`]
 
+mod block;
 mod driver;
 pub(crate) mod drivers;
 pub(crate) mod expand;

@@ -5,6 +5,7 @@
 pub mod api;
 mod apparmor;
 mod container;
+mod device;
 mod env;
 mod faults;
 mod field;

@@ -36,6 +36,13 @@ use gantry_model::pod::{Container, Pod, PodUid};
 
 use crate::timeline::Span;
 
+const FAILED_MOUNT: &str = "FailedMount";
+/// Of a volume that is a device.
+const FAILED_MAP: &str = "FailedMapVolume";
+
+/// A device of a container: its path there, its path on the node, and cgroup permissions (`mrw`).
+pub type MappedDevice = (String, String, String);
+
 /// Volumes of pods on this node. All calls are idempotent.
 pub trait Volumes: Send + Sync + fmt::Debug {
     /// Makes every volume of the pod; called again, brings changed content up to date.
@@ -43,6 +50,16 @@ pub trait Volumes: Send + Sync + fmt::Debug {
     /// All mounts of one container: its volumes (sub-paths made), /etc/hosts and the file of its
     /// last words.
     fn mounts<'a>(&'a self, of: MountsOf<'a>) -> BoxFuture<'a, Result<Vec<Mount>, Error>>;
+    /// The raw block devices of one container.
+    fn devices<'a>(
+        &'a self,
+        pod: &'a Pod,
+        container: &'a Container,
+    ) -> BoxFuture<'a, Result<Vec<MappedDevice>, Error>>;
+    /// Which raw block devices were mapped for the pod since this was last asked, in the words of an event.
+    fn mapped(&self, _: &PodUid) -> Vec<String> {
+        Vec::new()
+    }
     /// What the container wrote to its terminationMessagePath, at most its last 4096 bytes; none
     /// when it has no such file.
     fn last_words<'a>(&'a self, of: WordsOf<'a>) -> BoxFuture<'a, Result<Option<String>, Error>>;
@@ -154,6 +171,8 @@ pub struct PodFacts {
 pub struct Error {
     /// Names the volume and the cause.
     pub message: String,
+    /// Of the event that tells it.
+    pub reason: &'static str,
     /// It is no event: others are waited for, or it was told before.
     pub quiet: bool,
 }
@@ -162,6 +181,6 @@ impl Error {
     /// One that is told.
     #[must_use]
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), quiet: false }
+        Self { message: message.into(), reason: FAILED_MOUNT, quiet: false }
     }
 }

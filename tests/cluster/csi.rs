@@ -1,6 +1,7 @@
 //! CSI from claim to container: a driver of the tests' own on the node, and the controllers beside it. What the driver is
 //! made of, and that its sidecars are stand-ins for upstream's, is said in `driver`.
 
+pub(crate) mod block;
 mod driver;
 
 use std::path::Path;

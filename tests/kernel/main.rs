@@ -11,6 +11,7 @@
 )]
 
 mod attach;
+mod block;
 mod cdi;
 mod cgroups;
 mod checkpoint;

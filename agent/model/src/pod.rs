@@ -22,7 +22,7 @@ use env::{EnvFrom, EnvVar};
 use placement::Placement;
 use probe::{Lifecycle, Probes};
 pub use security::{PodSecurity, Seccomp, Security};
-use volume::{Volume, VolumeMount};
+use volume::{Volume, VolumeDevice, VolumeMount};
 
 /// Identity of one incarnation of a pod. Only made of characters that are safe in a path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -251,6 +251,18 @@ impl Pod {
         self.every_container().find(|c| c.name == name)
     }
 
+    /// Whether a container mounts that volume.
+    #[must_use]
+    pub fn mounts_volume(&self, name: &str) -> bool {
+        self.every_container().flat_map(|container| &container.mounts).any(|mount| mount.volume == name)
+    }
+
+    /// Whether a container has that volume as a device.
+    #[must_use]
+    pub fn has_device(&self, name: &str) -> bool {
+        self.every_container().flat_map(|container| &container.devices).any(|device| device.volume == name)
+    }
+
     /// Those of the pod itself, then those that were added to it.
     pub fn every_container(&self) -> impl Iterator<Item = &Container> {
         self.all_containers().chain(&self.ephemeral_containers)
@@ -289,6 +301,8 @@ pub struct Container {
     pub env_from: Vec<EnvFrom>,
     /// In order.
     pub mounts: Vec<VolumeMount>,
+    /// Volumes that it has as raw block devices, in order.
+    pub devices: Vec<VolumeDevice>,
     /// What is asked of it while it runs.
     pub probes: Probes,
     /// What is done at its start and end.

@@ -75,6 +75,7 @@ pub fn container(name: &str) -> Container {
         env: vec![EnvVar { name: "A".into(), value: EnvValue::Literal("1".into()) }],
         env_from: vec![],
         mounts: vec![],
+        devices: vec![],
         probes: Probes::default(),
         lifecycle: Lifecycle::default(),
         termination_message: TerminationMessage::default(),

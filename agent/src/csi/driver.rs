@@ -13,6 +13,7 @@ use gantry_proto::csi as wire;
 use gantry_proto::csi::identity_client::IdentityClient;
 use gantry_proto::csi::node_client::NodeClient;
 use gantry_proto::csi::node_service_capability::rpc::Type as Rpc;
+use gantry_proto::csi::volume_capability::AccessType;
 use gantry_proto::csi::volume_capability::access_mode::Mode;
 use gantry_proto::csi::volume_usage::Unit;
 use tokio::time::timeout;
@@ -76,6 +77,8 @@ pub(crate) struct Access {
     /// May be empty: the driver's own choice.
     pub(crate) fs_type: String,
     pub(crate) mount_options: Vec<String>,
+    /// It is a device: what is said of a file system and its files counts for nothing.
+    pub(crate) block: bool,
     /// Whom the files are to belong to, of a driver that sees to that.
     pub(crate) group: Option<i64>,
 }
@@ -359,7 +362,7 @@ fn text(path: &Path) -> String {
 }
 
 fn capability(access: Access, can: Capabilities) -> wire::VolumeCapability {
-    let Access { mode, fs_type, mount_options, group } = access;
+    let Access { mode, fs_type, mount_options, block, group } = access;
     let mode = match (mode.as_str(), can.multi_writer) {
         ("ReadWriteOnce", false) | ("ReadWriteOncePod", false) => Mode::SingleNodeWriter,
         ("ReadWriteOnce", true) => Mode::SingleNodeMultiWriter,
@@ -368,14 +371,17 @@ fn capability(access: Access, can: Capabilities) -> wire::VolumeCapability {
         ("ReadWriteMany", _) => Mode::MultiNodeMultiWriter,
         _ => Mode::Unknown,
     };
-    let mount = wire::volume_capability::MountVolume {
-        fs_type,
-        mount_flags: mount_options,
-        volume_mount_group: group.map(|group| group.to_string()).unwrap_or_default(),
+    let kind = match block {
+        true => AccessType::Block(wire::volume_capability::BlockVolume {}),
+        false => AccessType::Mount(wire::volume_capability::MountVolume {
+            fs_type,
+            mount_flags: mount_options,
+            volume_mount_group: group.map(|group| group.to_string()).unwrap_or_default(),
+        }),
     };
     wire::VolumeCapability {
         access_mode: Some(wire::volume_capability::AccessMode { mode: mode.into() }),
-        access_type: Some(wire::volume_capability::AccessType::Mount(mount)),
+        access_type: Some(kind),
     }
 }
 

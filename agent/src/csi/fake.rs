@@ -22,6 +22,8 @@ use tonic::transport::Server;
 use tonic::{Code, Request, Response, Status};
 
 use super::files::Mounts;
+use crate::block::BlockKernel;
+use crate::block::fake::FakeBlocks;
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -60,6 +62,8 @@ struct DriverState {
     /// Calls that are under way, by volume.
     under_way: BTreeMap<String, usize>,
     overlapped: bool,
+    /// Devices that it has made, and what was made of them.
+    blocks: FakeBlocks,
 }
 
 impl FakeDriver {
@@ -78,6 +82,7 @@ impl FakeDriver {
             published: wire::NodePublishVolumeRequest::default(),
             under_way: BTreeMap::new(),
             overlapped: false,
+            blocks: FakeBlocks::default(),
         };
         Self { state: Arc::new(Mutex::new(state)), calls: Arc::new(watch::channel(Vec::new()).0) }
     }
@@ -117,6 +122,11 @@ impl FakeDriver {
         }
     }
 
+    /// It has nothing to do for all pods.
+    pub(crate) fn cannot_stage(&self) {
+        self.state().capabilities.retain(|can| *can != Rpc::StageUnstageVolume);
+    }
+
     /// It makes volumes larger.
     pub(crate) fn can_expand(&self) {
         self.state().capabilities.push(Rpc::ExpandVolume);
@@ -133,6 +143,11 @@ impl FakeDriver {
         let mut state = self.state();
         state.capabilities.push(Rpc::GetVolumeStats);
         state.usage = vec![part(bytes, Unit::Bytes), part(inodes, Unit::Inodes)];
+    }
+
+    /// Its devices.
+    pub(crate) fn blocks(&self) -> FakeBlocks {
+        self.state().blocks.clone()
     }
 
     /// What it was asked to do, in order.
@@ -214,7 +229,8 @@ impl Drop for Over<'_> {
 
 impl Mounts for FakeDriver {
     fn is_mounted(&self, path: &Path) -> io::Result<bool> {
-        Ok(self.state().mounted.contains(path))
+        let state = self.state();
+        Ok(state.mounted.contains(path) || state.blocks.number(path)?.is_some())
     }
 
     fn copies(&self, _: &Path, folder: &Path) -> io::Result<Vec<PathBuf>> {
@@ -222,9 +238,9 @@ impl Mounts for FakeDriver {
     }
 }
 
-/// The pod of a mount below `ROOT/pods`.
+/// The pod of a mount below `ROOT/pods`, or of a device, which is a file of its name.
 fn pod_of(target: &str) -> &str {
-    target.rsplit('/').nth(4).unwrap_or_default()
+    target.rsplit('/').nth(if target.ends_with("/mount") { 4 } else { 0 }).unwrap_or_default()
 }
 
 #[tonic::async_trait]
@@ -271,7 +287,8 @@ impl Node for FakeDriver {
     ) -> Result<Response<wire::NodeGetVolumeStatsResponse>, Status> {
         let request = request.into_inner();
         let state = self.state();
-        if !state.mounted.contains(Path::new(&request.volume_path)) {
+        let path = Path::new(&request.volume_path);
+        if !state.mounted.contains(path) && state.blocks.number(path)?.is_none() {
             return Err(Status::not_found("nothing is mounted there"));
         }
         Ok(Response::new(wire::NodeGetVolumeStatsResponse {
@@ -329,9 +346,17 @@ impl Node for FakeDriver {
         let request = request.into_inner();
         let (volume, target) = (request.volume_id.clone(), request.target_path.clone());
         let act = |state: &mut DriverState| {
-            // As the specification has it, the folder is the driver's to make, and its parent the kubelet's.
-            if !state.mounted.contains(Path::new(&target)) {
-                fs::create_dir(&target)?;
+            let is_block = request.volume_capability.as_ref().is_some_and(|of| {
+                matches!(of.access_type, Some(wire::volume_capability::AccessType::Block(_)))
+            });
+            // As the specification has it, file or folder is the driver's to make, and its parent the kubelet's.
+            match state.mounted.contains(Path::new(&target)) {
+                true => {}
+                false if is_block => {
+                    fs::File::create_new(&target)?;
+                    state.blocks.device(Path::new(&target), 7);
+                }
+                false => fs::create_dir(&target)?,
             }
             state.mounted.insert(PathBuf::from(&target));
             state.published = request;
@@ -347,8 +372,10 @@ impl Node for FakeDriver {
         let request = request.into_inner();
         let target = PathBuf::from(&request.target_path);
         let act = |state: &mut DriverState| {
-            if state.mounted.remove(&target) {
-                fs::remove_dir(&target)?;
+            match (state.mounted.remove(&target), state.blocks.number(&target)?) {
+                (false, _) => {}
+                (true, Some(_)) => state.blocks.vanish(&target),
+                (true, None) => fs::remove_dir(&target)?,
             }
             Ok(())
         };

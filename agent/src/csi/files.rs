@@ -17,9 +17,12 @@ use gantry_base::files::replace;
 use gantry_model::go_json;
 use gantry_model::pod::PodUid;
 
+use super::block::BlockPlaces;
+use crate::block::BlockMap;
+
 /// The plugin's folder among a pod's volumes.
 pub(crate) const FOLDER: &str = "kubernetes.io~csi";
-const DATA: &str = "vol_data.json";
+pub(super) const DATA: &str = "vol_data.json";
 
 /// A mount table, as far as it is asked.
 pub(crate) trait Mounts: Send + Sync + std::fmt::Debug {
@@ -50,7 +53,7 @@ impl Mounts for Table {
 pub(super) type VolumeData = BTreeMap<String, String>;
 
 /// Which pod has which volume.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FoundMount {
     pub(super) pod: PodUid,
     /// Its folder: of the PersistentVolume, or of the pod's own volume.
@@ -58,12 +61,35 @@ pub(super) struct FoundMount {
     pub(super) driver: String,
     pub(super) handle: String,
     pub(super) ephemeral: bool,
+    /// Of the device that it is of.
+    pub(super) place: DevicePlace,
+}
+
+/// Where a volume is for all pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum DevicePlace {
+    /// Its file system is mounted there.
+    Folder(PathBuf),
+    /// It is a device.
+    Block(BlockPlaces),
+}
+
+impl DevicePlace {
+    /// Whether pods have both in one way: what is staged as one cannot be had as the other.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        match (self, other) {
+            // An older kubelet had other folders.
+            (Self::Folder(_), Self::Folder(_)) => true,
+            (Self::Block(one), Self::Block(other)) => one == other,
+            _ => false,
+        }
+    }
 }
 
 /// A device, or what may be one.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FoundDevice {
-    pub(super) path: PathBuf,
+    pub(super) place: DevicePlace,
     pub(super) driver: String,
     pub(super) handle: String,
 }
@@ -109,13 +135,33 @@ impl Places {
         self.devices.join(driver).join(sha256(handle)).join("globalmount")
     }
 
+    /// The plugin's own folder.
+    pub(super) fn plugin(&self) -> &Path {
+        &self.devices
+    }
+
+    /// Of a raw block volume, by the name of its PersistentVolume.
+    pub(super) fn block(&self, name: &str) -> BlockPlaces {
+        BlockPlaces::new(&self.pods, &self.devices, name)
+    }
+
+    /// Of a volume with a file system.
+    pub(super) fn folder(&self, driver: &str, handle: &str) -> DevicePlace {
+        DevicePlace::Folder(self.device(driver, handle))
+    }
+
+    /// How a pod has the raw block volume of that name.
+    pub(crate) fn map(&self, pod: &PodUid, name: &str) -> BlockMap {
+        self.block(name).map(pod)
+    }
+
     /// Reads what is there. What cannot be read is said, and keeps nothing else from being read.
     pub(super) fn find(&self) -> Found {
         let mut found = Found::default();
         for pod in folders(&self.pods, &mut found.unread) {
             let Some(uid) = pod.file_name().and_then(|name| PodUid::parse(name.to_str()?)) else { continue };
             for volume in folders(&self.volumes(&uid), &mut found.unread) {
-                found.add_mount(&uid, &volume);
+                found.add_mount(&uid, &volume, self);
             }
         }
         for driver in folders(&self.devices, &mut found.unread) {
@@ -123,12 +169,13 @@ impl Places {
                 found.add_device(&volume);
             }
         }
+        found.add_blocks(self);
         found
     }
 }
 
 impl Found {
-    fn data(&mut self, folder: &Path) -> Option<(VolumeData, String, String)> {
+    pub(super) fn data(&mut self, folder: &Path) -> Option<(VolumeData, String, String)> {
         match read(folder) {
             Ok(Some(data)) => {
                 let of = |key: &str| data.get(key).cloned().unwrap_or_default();
@@ -148,7 +195,7 @@ impl Found {
         }
     }
 
-    fn add_mount(&mut self, pod: &PodUid, folder: &Path) {
+    fn add_mount(&mut self, pod: &PodUid, folder: &Path, places: &Places) {
         let unread = self.unread.len();
         let Some((data, driver, handle)) = self.data(folder) else {
             if unread == self.unread.len() && folder.join("mount").exists() {
@@ -158,17 +205,19 @@ impl Found {
         };
         let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let ephemeral = data.get("volumeLifecycleMode").is_some_and(|mode| mode == "Ephemeral");
-        self.mounts.push(FoundMount { pod: pod.clone(), name, driver, handle, ephemeral });
+        let place = places.folder(&driver, &handle);
+        self.mounts.push(FoundMount { pod: pod.clone(), name, driver, handle, ephemeral, place });
     }
 
     fn add_device(&mut self, folder: &Path) {
         let Some((_, driver, handle)) = self.data(folder) else { return };
-        self.devices.push(FoundDevice { path: folder.join("globalmount"), driver, handle });
+        let place = DevicePlace::Folder(folder.join("globalmount"));
+        self.devices.push(FoundDevice { place, driver, handle });
     }
 }
 
 /// Real folders in it; none where it is not there.
-fn folders(path: &Path, unread: &mut Vec<String>) -> Vec<PathBuf> {
+pub(super) fn folders(path: &Path, unread: &mut Vec<String>) -> Vec<PathBuf> {
     let list = || -> io::Result<Vec<PathBuf>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(path)? {
@@ -191,7 +240,7 @@ fn folders(path: &Path, unread: &mut Vec<String>) -> Vec<PathBuf> {
 }
 
 /// As upstream names a folder by an object.
-fn folder_name(name: &str) -> String {
+pub(super) fn folder_name(name: &str) -> String {
     name.replace('/', "~")
 }
 
@@ -362,8 +411,9 @@ mod tests {
         let found = places.find();
         let (driver, handle) = ("d".to_owned(), "h".to_owned());
         let device =
-            FoundDevice { path: places.device("d", "h"), driver: driver.clone(), handle: handle.clone() };
-        let mount = FoundMount { pod: uid, name: "pv".to_owned(), driver, handle, ephemeral: true };
+            FoundDevice { place: places.folder("d", "h"), driver: driver.clone(), handle: handle.clone() };
+        let place = places.folder("d", "h");
+        let mount = FoundMount { pod: uid, name: "pv".to_owned(), driver, handle, ephemeral: true, place };
         assert_eq!((found.mounts, found.devices), (vec![mount], vec![device]));
         assert_eq!(found.unread, [format!("{}/{DATA}: it names no driver or no volume", broken.display())]);
     }

@@ -15,7 +15,7 @@
 mod told;
 mod upkeep;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,10 +27,11 @@ use tokio::sync::{Mutex as AsyncMutex, watch};
 use tokio::time::timeout;
 
 use super::drivers::Drivers;
-use super::files::{FoundMount, Mounts, Places};
+use super::files::{DevicePlace, Found, FoundDevice, FoundMount, Mounts, Places};
 use super::steps::{self, Published, StepError, Steps, WantedVolume};
 use super::volume::{Facts, Outcome, Step, Volume};
 use crate::api::Api;
+use crate::block::BlockKernel;
 use crate::timeline::Span;
 pub(crate) use told::{InUse, MountError, NodeSeen, Wait};
 use told::{Retry, Stages, Waits};
@@ -53,6 +54,7 @@ struct OwnerParts {
     drivers: Drivers,
     mounts: Arc<dyn Mounts>,
     places: Places,
+    kernel: Arc<dyn BlockKernel>,
     node: String,
     slots: Mutex<BTreeMap<String, Slot>>,
     waits: Waits,
@@ -69,7 +71,7 @@ struct Slot {
     driver: String,
     handle: String,
     /// Where the device is.
-    device: PathBuf,
+    place: DevicePlace,
     /// None when an earlier kubelet has left it, and nobody has looked since.
     attachable: Option<bool>,
     /// Namespace and name of the claim behind it, where it may grow.
@@ -92,35 +94,21 @@ impl CsiVolumes {
         api: Arc<dyn Api>,
         drivers: Drivers,
         mounts: Arc<dyn Mounts>,
+        kernel: Arc<dyn BlockKernel>,
         places: Places,
         node: &str,
     ) -> Self {
-        let found = places.find();
+        let mut found = places.find();
+        let slots = Slot::all(&mut found);
         for why in &found.unread {
             tracing::error!(why, "what an earlier kubelet left of a volume cannot be read: it stays");
-        }
-        let mut slots: BTreeMap<String, Slot> = BTreeMap::new();
-        let mut devices: BTreeMap<String, PathBuf> = BTreeMap::new();
-        for device in found.devices {
-            devices.insert(unique_name(&device.driver, &device.handle), device.path.clone());
-            let slot = Slot::new(&places, &device.driver, &device.handle, None);
-            slots.insert(unique_name(&device.driver, &device.handle), Slot { device: device.path, ..slot });
-        }
-        for FoundMount { pod, name, driver, handle, ephemeral } in found.mounts {
-            let key = unique_name(&driver, &handle);
-            let attachable = ephemeral.then_some(false);
-            let slot = slots.entry(key).or_insert_with(|| Slot::new(&places, &driver, &handle, attachable));
-            slot.pods.insert(pod, name);
-        }
-        for (key, slot) in &mut slots {
-            let pods = slot.pods.keys().cloned();
-            slot.turn = Arc::new(AsyncMutex::new(Volume::found(devices.contains_key(key), pods)));
         }
         let shared = OwnerParts {
             api,
             drivers,
             mounts,
             places,
+            kernel,
             node: node.to_owned(),
             slots: Mutex::new(slots),
             waits: Waits::default(),
@@ -164,6 +152,11 @@ impl CsiVolumes {
         self.shared.stages.of(pod)
     }
 
+    /// Pods that have or want a volume, also those that an earlier kubelet has left.
+    pub(crate) fn pods(&self) -> BTreeSet<PodUid> {
+        self.slots().values().flat_map(|slot| slot.pods.keys().cloned()).collect()
+    }
+
     /// Takes back devices that an earlier kubelet has left and no pod has, and has others kept up.
     pub(crate) fn begin(&self) {
         // Ends with the process.
@@ -179,8 +172,8 @@ impl CsiVolumes {
     }
 
     fn steps(&self) -> Steps<'_> {
-        let OwnerParts { api, drivers, mounts, places, node, .. } = &*self.shared;
-        Steps { api: api.as_ref(), drivers, mounts: mounts.as_ref(), places, node }
+        let OwnerParts { api, drivers, mounts, places, kernel, node, .. } = &*self.shared;
+        Steps { api: api.as_ref(), drivers, mounts: mounts.as_ref(), places, kernel, node }
     }
 
     /// Tells which volumes are in use.
@@ -206,24 +199,29 @@ impl CsiVolumes {
         wanted: &WantedVolume,
         pod: &PodUid,
         attachable: bool,
-    ) -> (String, Arc<AsyncMutex<Volume>>) {
+    ) -> Result<(String, Arc<AsyncMutex<Volume>>), StepError> {
         let (driver, handle) = (&wanted.source.driver, &wanted.source.handle);
-        let key = unique_name(driver, handle);
+        let (key, place) = (unique_name(driver, handle), wanted.place(&self.shared.places));
         let turn = {
             let mut slots = self.slots();
-            let slot = slots
-                .entry(key.clone())
-                .or_insert_with(|| Slot::new(&self.shared.places, driver, handle, None));
+            let slot =
+                slots.entry(key.clone()).or_insert_with(|| Slot::new((driver, handle), place.clone(), None));
+            if !slot.place.is_like(&place) {
+                let why = format!(
+                    "volume {handle:?} of {driver} is here by another PersistentVolume, whose volumeMode or name is another: one alone may name it"
+                );
+                return Err(StepError::before(wanted.publish_step(), why));
+            }
             slot.attachable = Some(attachable);
             slot.claim = wanted.claim.as_ref().map(|claim| (claim.namespace.clone(), claim.name.clone()));
             slot.pods.insert(pod.clone(), wanted.name.clone());
             slot.turn.clone()
         };
         self.tell();
-        (key, turn)
+        Ok((key, turn))
     }
 
-    /// Has the volume mounted for the pod; where. `own` gives the files to the pod's group where the driver does not.
+    /// Has the volume mounted for the pod; whether that was anything new. `own` gives the files to the pod's group where the driver does not.
     ///
     /// # Errors
     /// Which step failed or is waited for, in upstream's words.
@@ -232,16 +230,16 @@ impl CsiVolumes {
         pod: &Pod,
         wanted: &WantedVolume,
         own: impl FnOnce(PathBuf) -> Result<(), String> + Send + 'static,
-    ) -> Result<PathBuf, MountError> {
+    ) -> Result<bool, MountError> {
         let key = (pod.uid.clone(), wanted.name.clone());
         if let Some(error) = self.shared.waits.too_early(&key) {
             return Err(error);
         }
         let result = self.attempt(pod, wanted, own).await;
         match result {
-            Ok(()) => {
+            Ok(is_new) => {
                 self.shared.waits.over(&key);
-                Ok(self.shared.places.target(&pod.uid, &wanted.name))
+                Ok(is_new)
             }
             Err(error) => Err(self.shared.waits.failed(&key, &wanted.source.driver, error)),
         }
@@ -252,20 +250,21 @@ impl CsiVolumes {
         pod: &Pod,
         wanted: &WantedVolume,
         own: impl FnOnce(PathBuf) -> Result<(), String> + Send + 'static,
-    ) -> Result<(), StepError> {
+    ) -> Result<bool, StepError> {
         wanted.check_names()?;
-        let object = self.steps().driver_object(&wanted.source.driver, steps::PUBLISH).await?;
+        let object = self.steps().driver_object(&wanted.source.driver, wanted.publish_step()).await?;
         // As upstream, where the driver has no object.
         let attachable = !wanted.ephemeral && object.as_ref().is_none_or(|object| object.attach_required);
         let republish = object.is_some_and(|object| object.republish);
         let (key, mut volume) = loop {
-            let (key, turn) = self.enter(wanted, &pod.uid, attachable);
+            let (key, turn) = self.enter(wanted, &pod.uid, attachable)?;
             let volume = turn.lock_owned().await;
             if !volume.gone {
                 break (key, volume);
             }
         };
         volume.want(&pod.uid);
+        let mut is_new = false;
         let WantedVolume { ephemeral, one_pod, .. } = *wanted;
         let mut facts = Facts { attached: !attachable, ephemeral, one_pod, republish };
         let (mut context, mut own) = (BTreeMap::new(), Some(own));
@@ -274,8 +273,8 @@ impl CsiVolumes {
             let step = volume.next(&pod.uid, facts);
             let Some(stage) = step.stage() else {
                 return match step {
-                    Step::Refuse => Err(StepError::before(steps::PUBLISH, IN_USE.to_owned())),
-                    _ => self.expand(&mut volume, wanted, pod).await,
+                    Step::Refuse => Err(StepError::before(wanted.refuse_step(), IN_USE.to_owned())),
+                    _ => self.expand(&mut volume, wanted, pod).await.map(|()| is_new),
                 };
             };
             self.shared.stages.begin(&pod.uid, stage, &detail);
@@ -289,6 +288,7 @@ impl CsiVolumes {
                 Step::Publish => {
                     self.publish(&mut volume, wanted, pod, &context, own.take()).await?;
                     facts.republish = false;
+                    is_new = true;
                 }
                 Step::Refuse | Step::Done => {}
             }
@@ -339,7 +339,7 @@ impl CsiVolumes {
         let found = volume.may_have(&pod.uid);
         let (ready, Published { set_group }) = self.steps().prepare_publish(wanted, pod, context).await?;
         volume.begin_publish(&pod.uid);
-        let published = self.steps().publish(ready, found).await;
+        let published = self.steps().publish(ready, &pod.uid, found).await;
         if published.is_err() {
             volume.end_publish(&pod.uid, outcome(&published));
             return published;
@@ -380,15 +380,13 @@ impl CsiVolumes {
     }
 
     async fn unmount(&self, key: &str, name: &str, pod: &PodUid) -> Result<(), String> {
-        let Some(Slot { driver, handle, turn, .. }) = self.slots().get(key).cloned() else { return Ok(()) };
+        let Some(Slot { driver, handle, place, turn, .. }) = self.slots().get(key).cloned() else {
+            return Ok(());
+        };
         let mut volume = turn.lock_owned().await;
         volume.forget(pod);
         if volume.begin_unpublish(pod) {
-            let target = self.shared.places.target(pod, name);
-            self.steps()
-                .unpublish(&driver, &handle, &target)
-                .await
-                .map_err(|why| format!("UnmountVolume.TearDown failed for volume {name:?} : {why}"))?;
+            self.unpublish((&driver, &handle), (name, pod), &place).await?;
             volume.unpublished(pod);
         }
         if let Some(slot) = self.slots().get_mut(key) {
@@ -398,6 +396,24 @@ impl CsiVolumes {
         drop(volume);
         self.leave(key);
         Ok(())
+    }
+
+    async fn unpublish(
+        &self,
+        (driver, handle): (&str, &str),
+        (name, pod): (&str, &PodUid),
+        place: &DevicePlace,
+    ) -> Result<(), String> {
+        let (steps, target) = (self.steps(), self.shared.places.target(pod, name));
+        let (step, done) = match place {
+            DevicePlace::Folder(_) => {
+                ("UnmountVolume.TearDown", steps.unpublish(driver, handle, &target).await)
+            }
+            DevicePlace::Block(block) => {
+                ("UnmapVolume.UnmapPodDevice", steps.unpublish_block((driver, handle), block, pod).await)
+            }
+        };
+        done.map_err(|why| format!("{step} failed for volume {name:?} : {why}"))
     }
 
     /// Nothing of it is here any more.
@@ -447,7 +463,12 @@ impl CsiVolumes {
             }
             slot.clone()
         };
-        self.steps().unstage(&slot.driver, &slot.handle, &slot.device).await?;
+        match &slot.place {
+            DevicePlace::Folder(staging) => self.steps().unstage(&slot.driver, &slot.handle, staging).await?,
+            DevicePlace::Block(block) => {
+                self.steps().unstage_block((&slot.driver, &slot.handle), block).await?;
+            }
+        }
         volume.unstaged();
         if let Some(slot) = self.slots().get_mut(key) {
             slot.leaving = false;
@@ -458,17 +479,50 @@ impl CsiVolumes {
 }
 
 impl Slot {
-    fn new(places: &Places, driver: &str, handle: &str, attachable: Option<bool>) -> Self {
+    fn new((driver, handle): (&str, &str), place: DevicePlace, attachable: Option<bool>) -> Self {
         Self {
             driver: driver.to_owned(),
             handle: handle.to_owned(),
-            device: places.device(driver, handle),
+            place,
             attachable,
             claim: None,
             pods: BTreeMap::new(),
             turn: Arc::default(),
             leaving: false,
         }
+    }
+}
+
+impl Slot {
+    /// Of what an earlier kubelet has left. Of two that share a handle and not their place the second cannot be told apart:
+    /// it stays.
+    fn all(found: &mut Found) -> BTreeMap<String, Self> {
+        let (mut slots, mut devices): (BTreeMap<String, Self>, _) = (BTreeMap::new(), BTreeSet::new());
+        let mut unread = Vec::new();
+        for FoundDevice { place, driver, handle } in std::mem::take(&mut found.devices) {
+            let key = unique_name(&driver, &handle);
+            if slots.contains_key(&key) {
+                unread.push(format!("{key} is here twice: {place:?}"));
+                continue;
+            }
+            devices.insert(key.clone());
+            slots.insert(key, Self::new((&driver, &handle), place, None));
+        }
+        for FoundMount { pod, name, driver, handle, ephemeral, place } in std::mem::take(&mut found.mounts) {
+            let (key, attachable) = (unique_name(&driver, &handle), ephemeral.then_some(false));
+            let slot =
+                slots.entry(key).or_insert_with(|| Self::new((&driver, &handle), place.clone(), attachable));
+            match slot.place.is_like(&place) {
+                true => drop(slot.pods.insert(pod, name)),
+                false => unread.push(format!("pod {pod} has volume {name} in a place of its own: {place:?}")),
+            }
+        }
+        for (key, slot) in &mut slots {
+            let pods = slot.pods.keys().cloned();
+            slot.turn = Arc::new(AsyncMutex::new(Volume::found(devices.contains(key), pods)));
+        }
+        found.unread.extend(unread);
+        slots
     }
 }
 

@@ -2,28 +2,36 @@
 //! and call it. Owns the requests and upstream's words for what fails; never decides which step is next. Called by
 //! [`super::owner`].
 
+mod block;
+
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use gantry_model::go_json;
-use gantry_model::pod::Pod;
 use gantry_model::pod::volume::TokenFile;
+use gantry_model::pod::{Pod, PodUid};
 
 use super::driver::{
     Access, CallError, Capabilities, Driver, ExpandCall, ExpandError, Map, PublishCall, StageCall,
 };
 use super::drivers::Drivers;
 use super::expand::Expansion;
-use super::files::{self, Mounts, Places};
+use super::files::{self, DevicePlace, Mounts, Places};
 use super::volume::Outcome;
 use crate::api::{Api, Attachment, ClaimSize, CsiDriver, CsiSource};
+use crate::block::BlockKernel;
 
 /// The key under which a driver finds tokens.
 const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 pub(super) const ATTACH: &str = "MountVolume.WaitForAttach";
 pub(super) const STAGE: &str = "MountVolume.MountDevice";
 pub(super) const PUBLISH: &str = "MountVolume.SetUp";
-pub(super) const EXPAND: &str = "MountVolume.Setup";
+const EXPAND: &str = "MountVolume.Setup";
+const ATTACH_BLOCK: &str = "MapVolume.WaitForAttach";
+const STAGE_BLOCK: &str = "MapVolume.SetUpDevice";
+const PUBLISH_BLOCK: &str = "MapVolume.MapPodDevice";
+const EXPAND_BLOCK: &str = "MapVolume.MarkVolumeAsMounted";
 
 /// A volume that a pod wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +44,8 @@ pub(crate) struct WantedVolume {
     pub(crate) read_only: bool,
     /// ReadWriteOncePod is its only access mode.
     pub(crate) one_pod: bool,
+    /// Pods have it as a device, not as a folder.
+    pub(crate) block: bool,
     /// It is the pod's own, written inline.
     pub(crate) ephemeral: bool,
     /// None when it cannot grow: it is the pod's own, or only read.
@@ -54,12 +64,35 @@ pub(crate) struct WantedClaim {
 }
 
 impl WantedVolume {
+    /// What upstream calls the step that publishes it.
+    pub(super) fn publish_step(&self) -> &'static str {
+        if self.block { PUBLISH_BLOCK } else { PUBLISH }
+    }
+
+    /// The one in which upstream sees that another pod has it.
+    pub(super) fn refuse_step(&self) -> &'static str {
+        if self.block { STAGE_BLOCK } else { PUBLISH }
+    }
+
+    /// The one that makes it larger.
+    pub(super) fn expand_step(&self) -> &'static str {
+        if self.block { EXPAND_BLOCK } else { EXPAND }
+    }
+
+    /// Where it is for all pods.
+    pub(super) fn place(&self, places: &Places) -> DevicePlace {
+        match self.block {
+            true => DevicePlace::Block(places.block(&self.name)),
+            false => places.folder(&self.source.driver, &self.source.handle),
+        }
+    }
+
     /// Names become folders, and come from a manifest or from the API server.
     ///
     /// # Errors
     /// Names what cannot be one.
     pub(super) fn check_names(&self) -> Result<(), StepError> {
-        let wrong = |why: String| Err(StepError::before(PUBLISH, why));
+        let wrong = |why: String| Err(StepError::before(self.publish_step(), why));
         if !files::is_driver_name(&self.source.driver) {
             return wrong(format!(
                 "{:?} is no name of a CSI driver: it must be a DNS name",
@@ -111,6 +144,7 @@ pub(super) struct Ready<T> {
     driver: Driver,
     can: Capabilities,
     call: T,
+    place: DevicePlace,
 }
 
 /// How a volume that was published is to be given to the pod.
@@ -127,6 +161,7 @@ pub(super) struct Steps<'a> {
     pub(super) drivers: &'a Drivers,
     pub(super) mounts: &'a dyn Mounts,
     pub(super) places: &'a Places,
+    pub(super) kernel: &'a Arc<dyn BlockKernel>,
     /// This node's name.
     pub(super) node: &'a str,
 }
@@ -136,7 +171,8 @@ impl Steps<'_> {
     pub(super) async fn attachment(&self, wanted: &WantedVolume) -> Result<Map, StepError> {
         let handle = &wanted.source.handle;
         let name = attachment_name(handle, &wanted.source.driver, self.node);
-        let failed = |why: String| StepError::before(ATTACH, why);
+        let step = if wanted.block { ATTACH_BLOCK } else { ATTACH };
+        let failed = |why: String| StepError::before(step, why);
         let get =
             |why: &str| failed(format!("volume {handle} has GET error for volume attachment {name}: {why}"));
         let found = self.api.attachment(&name).await.map_err(|error| get(&error.message))?;
@@ -163,7 +199,11 @@ impl Steps<'_> {
         let failed = |why: &str| {
             let found =
                 format!("failed to find the secret {name} in the namespace {namespace} with error: {why}");
-            let why = format!("fetching {field} {namespace}/{name} failed: kubernetes.io/csi: {found}");
+            let words = match [STAGE_BLOCK, PUBLISH_BLOCK].contains(&step) {
+                true => format!("kubernetes.io/csi: failed to get {field} {namespace}/{name}"),
+                false => format!("fetching {field} {namespace}/{name} failed"),
+            };
+            let why = format!("{words}: kubernetes.io/csi: {found}");
             StepError::before(step, why)
         };
         let secret = self.api.secret(namespace, name).await.map_err(|error| failed(&error.message))?;
@@ -180,6 +220,9 @@ impl Steps<'_> {
         pod: &Pod,
         context: &Map,
     ) -> Result<Option<Ready<StageCall>>, StepError> {
+        if wanted.block {
+            return self.prepare_stage_block(wanted, context).await;
+        }
         let source = &wanted.source;
         let before = |why: String| StepError::before(STAGE, why);
         let words = "kubernetes.io/csi: attacher.MountDevice failed to create newCsiDriverClient";
@@ -208,26 +251,22 @@ impl Steps<'_> {
             secrets,
             access: access(source, can, pod),
         };
-        Ok(Some(Ready { driver, can, call }))
+        Ok(Some(Ready { driver, can, call, place: wanted.place(self.places) }))
     }
 
     /// Stages. What was written for a call that was refused is removed.
     pub(super) async fn stage(&self, ready: Ready<StageCall>) -> Result<(), StepError> {
-        let Ready { driver, can, call } = ready;
-        let staging = call.staging.clone();
+        let Ready { driver, can, call, place } = ready;
         let Err(error) = driver.stage(call, can).await else { return Ok(()) };
-        let failed = StepError::of(STAGE, &error);
+        let step = if matches!(place, DevicePlace::Block(_)) { STAGE_BLOCK } else { STAGE };
+        let failed = StepError::of(step, &error);
         if failed.outcome == Some(Outcome::Refused) {
-            self.clean(&staging);
+            said(match &place {
+                DevicePlace::Folder(staging) => files::remove(staging, self.mounts),
+                DevicePlace::Block(block) => block.remove(),
+            });
         }
         Err(failed)
-    }
-
-    /// After a refusal; what is mounted all the same stays known.
-    fn clean(&self, mount: &Path) {
-        if let Err(why) = files::remove(mount, self.mounts) {
-            tracing::warn!(mount = %mount.display(), why, "what was written for a volume stays");
-        }
     }
 
     /// How the driver's object says that pods get its volumes.
@@ -247,6 +286,9 @@ impl Steps<'_> {
         pod: &Pod,
         context: &Map,
     ) -> Result<(Ready<PublishCall>, Published), StepError> {
+        if wanted.block {
+            return self.prepare_publish_block(wanted, pod, context).await;
+        }
         let source = &wanted.source;
         let before = |why: String| StepError::before(PUBLISH, why);
         let at = |why: String| before(format!("kubernetes.io/csi: mounter.{why}"));
@@ -286,7 +328,7 @@ impl Steps<'_> {
             access: access(source, can, pod),
         };
         let set_group = !can.mount_group && kubelet_sets_group(wanted, object.as_ref());
-        Ok((Ready { driver, can, call }, Published { set_group }))
+        Ok((Ready { driver, can, call, place: wanted.place(self.places) }, Published { set_group }))
     }
 
     /// By audience, in the API's form.
@@ -322,14 +364,30 @@ impl Steps<'_> {
         .await
     }
 
-    /// Publishes. What was written for a call that was refused is removed, if this one has written it.
-    pub(super) async fn publish(&self, ready: Ready<PublishCall>, found: bool) -> Result<(), StepError> {
-        let Ready { driver, can, call } = ready;
+    /// Publishes, and maps what is a device. What was written for a call that was refused is removed, if this one has
+    /// written it.
+    pub(super) async fn publish(
+        &self,
+        ready: Ready<PublishCall>,
+        pod: &PodUid,
+        found: bool,
+    ) -> Result<(), StepError> {
+        let Ready { driver, can, call, place } = ready;
         let target = call.target.clone();
-        let Err(error) = driver.publish(call, can).await else { return Ok(()) };
-        let failed = StepError::of(PUBLISH, &error);
+        let published = driver.publish(call, can).await;
+        let step = match (&published, &place) {
+            (Ok(()), DevicePlace::Folder(_)) => return Ok(()),
+            (Ok(()), DevicePlace::Block(block)) => return self.map(block, pod).await,
+            (Err(_), DevicePlace::Folder(_)) => PUBLISH,
+            (Err(_), DevicePlace::Block(_)) => PUBLISH_BLOCK,
+        };
+        let Err(error) = published else { return Ok(()) };
+        let failed = StepError::of(step, &error);
         if failed.outcome == Some(Outcome::Refused) && !found {
-            self.clean(&target);
+            said(match &place {
+                DevicePlace::Folder(_) => files::remove(&target, self.mounts),
+                DevicePlace::Block(block) => block.forget(pod, self.mounts),
+            });
         }
         Err(failed)
     }
@@ -353,17 +411,22 @@ impl Steps<'_> {
         if !can.expand {
             return Err(before(format!("NodeExpand is not supported by the CSI driver {}", source.driver)));
         }
-        let secrets = self.secrets(source.expand_secret.as_ref(), "NodeExpandSecretRef", EXPAND).await;
+        let step = wanted.expand_step();
+        let secrets = self.secrets(source.expand_secret.as_ref(), "NodeExpandSecretRef", step).await;
         let secrets =
             secrets.map_err(|error| before(format!("expander.NodeExpand failed: {}", error.why)))?;
+        let (target, staging) = match wanted.place(self.places) {
+            DevicePlace::Folder(staging) => (self.places.target(&pod.uid, &wanted.name), staging),
+            DevicePlace::Block(block) => (block.target(&pod.uid), block.staging()),
+        };
         let call = ExpandCall {
             handle: source.handle.clone(),
-            target: self.places.target(&pod.uid, &wanted.name),
-            staging: can.stage.then(|| self.places.device(&source.driver, &source.handle)),
+            target,
+            staging: can.stage.then_some(staging),
             bytes,
             secrets,
             // Whose the files are has been settled when it was published.
-            access: Access { group: None, ..access(source, can, pod) },
+            access: Access { group: None, block: wanted.block, ..access(source, can, pod) },
         };
         driver.expand(call, can).await.map_err(|status| ExpandError {
             why: format!("Expander.NodeExpand failed to expand the volume : {}", status.why),
@@ -410,11 +473,19 @@ impl Steps<'_> {
     }
 }
 
+/// After a refusal; what is mounted all the same stays known.
+fn said(removed: Result<(), String>) {
+    if let Err(why) = removed {
+        tracing::warn!(why, "what was written for a volume stays");
+    }
+}
+
 fn access(source: &CsiSource, can: Capabilities, pod: &Pod) -> Access {
     Access {
         mode: source.access_modes.first().cloned().unwrap_or_else(|| "ReadWriteOnce".to_owned()),
         fs_type: source.fs_type.clone(),
         mount_options: source.mount_options.clone(),
+        block: false,
         group: pod.security.fs_group.filter(|_| can.mount_group),
     }
 }

@@ -24,7 +24,7 @@ pub(super) enum Device {
     Staged,
 }
 
-/// How far a pod's mount of the volume is.
+/// How far a pod's mount of the volume is, or its map of the device.
 ///
 /// ```text
 ///            begins                 published                 begins

@@ -14,13 +14,14 @@ pub(super) fn explain(facts: &ExplainInputs<'_>) -> Vec<Finding> {
     if !facts.waits.is_empty() {
         return facts.waits.iter().map(of_driver).collect();
     }
-    let failed = newest(facts, "FailedMount").map(|event| Finding {
-        container: String::new(),
-        state: "ContainerCreating".to_owned(),
-        cause: "a volume cannot be made".to_owned(),
-        remedy: "mend what the message below names: the path, the ConfigMap, the Secret".to_owned(),
-        evidence: vec![line(event)],
-    });
+    let failed =
+        newest(facts, "FailedMount").or_else(|| newest(facts, "FailedMapVolume")).map(|event| Finding {
+            container: String::new(),
+            state: "ContainerCreating".to_owned(),
+            cause: "a volume cannot be made".to_owned(),
+            remedy: "mend what the message below names: the path, the ConfigMap, the Secret".to_owned(),
+            evidence: vec![line(event)],
+        });
     failed.into_iter().collect()
 }
 
@@ -29,7 +30,7 @@ fn of_driver(wait: &VolumeWait) -> Finding {
     let VolumeWait { volume, driver, step, why, since } = wait;
     let has = |words: &str| why.contains(words);
     let (what, remedy) = match *step {
-        "VerifyControllerAttachedVolume" | "MountVolume.WaitForAttach" => (
+        "VerifyControllerAttachedVolume" | "MountVolume.WaitForAttach" | "MapVolume.WaitForAttach" => (
             "is not attached to this node",
             "the cluster's controllers attach it: `kubectl describe volumeattachment` and the log of the driver's attacher say how far they are",
         ),
@@ -44,7 +45,13 @@ fn of_driver(wait: &VolumeWait) -> Finding {
             "waits for its driver, which does not answer",
             "the driver's log may say why it hangs; a restart of its pod ends the call",
         ),
-        "MountVolume.MountDevice" => ("is not staged", "the driver's words are below; its log says more"),
+        "MountVolume.MountDevice" | "MapVolume.SetUpDevice" => {
+            ("is not staged", "the driver's words are below; its log says more")
+        }
+        "MapVolume.MapBlockVolume" => (
+            "is there, and its device cannot be mapped for the pod",
+            "the words below say which step: `losetup` of util-linux must be on the node, and a loop device free",
+        ),
         _ => ("is not published", "the driver's words are below; its log says more"),
     };
     let nanos = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
@@ -86,6 +93,10 @@ mod tests {
             ("MountVolume.MountDevice", "rpc error: code = DeadlineExceeded", "does not answer", "restart"),
             ("MountVolume.MountDevice", "rpc error: code = Internal", "is not staged", "words are below"),
             ("MountVolume.SetUp", "rpc error: code = Internal", "is not published", "words are below"),
+            ("MapVolume.WaitForAttach", "not attached", "is not attached", "volumeattachment"),
+            ("MapVolume.SetUpDevice", "rpc error: code = Internal", "is not staged", "words are below"),
+            ("MapVolume.MapPodDevice", "rpc error: code = Internal", "is not published", "words are below"),
+            ("MapVolume.MapBlockVolume", "losetup -f failed", "cannot be mapped", "losetup"),
             (
                 "MountVolume.SetUp",
                 "volume uses the ReadWriteOncePod access mode",

@@ -15,6 +15,7 @@ use tonic::transport::Channel;
 
 use super::error::Error;
 use crate::api::Api;
+use crate::block::Kernel;
 use crate::cgroups::tree::Tree;
 use crate::checkpoint::CheckpointDir;
 use crate::csi::drivers::Drivers;
@@ -113,7 +114,8 @@ impl Setup<'_> {
         });
         let volumes = HostVolumes::new(&root_dir, api.clone(), node.clone(), recursive_read_only);
         let (places, mounts) = (volumes.csi_places(), Arc::new(Table));
-        let csi = CsiVolumes::open(api.clone(), Drivers::new(metrics.clone()), mounts, places, &node.name);
+        let (drivers, kernel) = (Drivers::new(metrics.clone()), Arc::new(Kernel));
+        let csi = CsiVolumes::open(api.clone(), drivers, mounts, kernel, places, &node.name);
         let deps = Deps {
             volumes: Arc::new(volumes.with_csi(csi.clone()).counted_in(metrics.clone())),
             cgroups: Arc::new(Tree::new(&self.cgroup_root, cpu, driver)?.with_rules(self.tuning.rules)),

@@ -14,10 +14,10 @@ use k8s_openapi::api::core::v1 as api;
 
 use super::field::{
     DNS_LABEL, FieldError, ManifestSource, Result, check, check_file, duplicate, forbidden, invalid, one_of,
-    refuse_set, required, required_because,
+    required, required_because,
 };
 use super::security::Inherited;
-use super::{env, network, probe, resources, security, volume};
+use super::{device, env, network, probe, resources, security, volume};
 
 /// As the API names them.
 pub(super) const RESTART_POLICIES: [(&str, RestartPolicy); 3] = [
@@ -114,10 +114,8 @@ fn one(at: &str, container: api::Container, role: Role, around: &Around<'_>) -> 
         volume_mounts,
         restart_policy_rules,
         resize_policy,
-        // Refused when set.
         volume_devices,
     } = container;
-    refuse_set(format!("{at}.volumeDevices"), volume_devices.is_some_and(|l| !l.is_empty()))?;
     if name.is_empty() {
         return Err(required(format!("{at}.name")));
     }
@@ -145,8 +143,11 @@ fn one(at: &str, container: api::Container, role: Role, around: &Around<'_>) -> 
     )?;
     let (hash, at_resources) = (hash_of(&name, &image), format!("{at}.resources"));
     let written = resources::written(&at_resources, resources.clone(), source)?;
-    let mounts = volume_mounts.unwrap_or_default();
+    let (mounts, devices) = (volume_mounts.unwrap_or_default(), volume_devices.unwrap_or_default());
+    let mounts = volume::mounts(&format!("{at}.volumeMounts"), mounts, around.volumes, security.privileged)?;
     Ok(Container {
+        devices: device::devices(&format!("{at}.volumeDevices"), devices, around.volumes, &mounts)?,
+        mounts,
         pull_policy: pull_policy_of(format!("{at}.imagePullPolicy"), image_pull_policy.as_deref(), &image)?,
         role,
         restart_policy,
@@ -165,7 +166,6 @@ fn one(at: &str, container: api::Container, role: Role, around: &Around<'_>) -> 
         resources: resources::resources(&at_resources, resources, source)?,
         env_from: env::env_from(&format!("{at}.envFrom"), env_from.unwrap_or_default())?,
         env: env::env(&format!("{at}.env"), env.unwrap_or_default(), around.volumes)?,
-        mounts: volume::mounts(&format!("{at}.volumeMounts"), mounts, around.volumes, security.privileged)?,
         probes: probe::probes(at, liveness_probe, readiness_probe, startup_probe)?,
         lifecycle: probe::lifecycle(&format!("{at}.lifecycle"), lifecycle, around.grace, source)?,
         termination_message: last_words_of(at, termination_message_path, termination_message_policy, source)?,

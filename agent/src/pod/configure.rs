@@ -47,7 +47,7 @@ pub(super) async fn configure(of: ContainerRequest<'_>) -> Result<Setup, WaitRea
         image: String::new(),
     };
     let ContainerRequest { deps, pod, container, attempt, image, facts, images } = of;
-    let devices = deps.devices.options(pod, container).await.map_err(trouble)?;
+    let mut devices = deps.devices.options(pod, container).await.map_err(trouble)?;
     let env = environment(
         deps.api.as_ref(),
         EnvOf { pod, container, facts, node: &deps.node, volumes: deps.volumes.as_ref() },
@@ -57,6 +57,8 @@ pub(super) async fn configure(of: ContainerRequest<'_>) -> Result<Setup, WaitRea
     let texts = texts(&env);
     let mounts = deps.volumes.mounts(MountsOf { pod, container, attempt, env: &texts, facts, images });
     let mounts = mounts.await.map_err(|error| trouble(error.message))?;
+    let blocks = deps.volumes.devices(pod, container).await.map_err(|error| trouble(error.message))?;
+    devices.devices.extend(blocks);
     let (command, args) = (expand_all(&container.command, &env), expand_all(&container.args, &env));
     Ok(Setup {
         command: command.map_err(trouble)?,

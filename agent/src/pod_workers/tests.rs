@@ -438,7 +438,7 @@ mod described {
         let mut agent = machine.agent(vec![]);
         agent.take(vec![asks("a", "a-1", 0)], SourcesReady::ALL);
         running(&find(&agent, "a-1")).await;
-        let refused = Some(Rejection::new("PodFeatureUnsupported", "volumeDevices"));
+        let refused = Some(Rejection::new("PodFeatureUnsupported", "resources.claims"));
         let bare = || Pod { origin: Origin::Api, containers: vec![], generation: 2, ..named("a", "a-1") };
         let unfit = || PodUpdate { refused: refused.clone(), ..bare().into() };
         agent.take(vec![unfit()], SourcesReady::ALL);

@@ -29,8 +29,26 @@ pub(super) enum VolumeBacking {
         /// Of the PersistentVolume.
         volume: String,
     },
-    /// A driver mounts it below the pod's volumes.
+    /// The device is mapped for the pod, as a device.
+    LocalBlock {
+        /// Absolute.
+        path: PathBuf,
+        /// Of the PersistentVolume.
+        volume: String,
+    },
+    /// A driver mounts it below the pod's volumes, or makes a device of it.
     Csi(Box<WantedVolume>),
+}
+
+impl VolumeBacking {
+    /// It is a device, not a folder.
+    pub(super) fn is_block(&self) -> bool {
+        match self {
+            Self::LocalBlock { .. } => true,
+            Self::Csi(wanted) => wanted.block,
+            Self::HostPath { .. } | Self::Local { .. } => false,
+        }
+    }
 }
 
 /// A claim's volume.
@@ -61,6 +79,7 @@ pub(super) async fn find(
             pod.namespace, pod.name
         ));
     }
+    check_mode(pod, &volume.name, found.block)?;
     let mut bound = backing(api, pod, &name, &found).await?;
     if let (VolumeBacking::Csi(wanted), VolumeSource::Claim { read_only, .. }) =
         (&mut bound.place, &volume.source)
@@ -72,6 +91,19 @@ pub(super) async fn find(
         }
     }
     Ok(bound)
+}
+
+/// Whether containers use the volume as what it is. The binder has held the claim's mode against its volume's.
+fn check_mode(pod: &Pod, volume: &str, block: bool) -> Result<(), String> {
+    match block {
+        true if pod.mounts_volume(volume) => {
+            Err(format!("volume {volume} has volumeMode Block, but is specified in volumeMounts"))
+        }
+        false if pod.has_device(volume) => {
+            Err(format!("volume {volume} has volumeMode Filesystem, but is specified in volumeDevices"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The claim, which can be used.
@@ -88,11 +120,6 @@ async fn bound(api: &dyn Api, pod: &Pod, claim: &str) -> Result<Arc<Claim>, Stri
     }
     if !found.bound || found.volume.is_empty() {
         return Err(failed("PVC is not bound".to_owned()));
-    }
-    if found.block {
-        return Err(failed(
-            "volumeMode Block is not supported: this node mounts claims of volumeMode Filesystem".to_owned(),
-        ));
     }
     Ok(found)
 }
@@ -114,7 +141,7 @@ async fn backing(api: &dyn Api, pod: &Pod, claim: &str, found: &Claim) -> Result
             volume.claim_uid, found.uid
         )));
     }
-    let mut place = backing_of(name, &volume.source, volume.one_pod).map_err(failed)?;
+    let mut place = backing_of(name, &volume.source, (found.block, volume.one_pod)).map_err(failed)?;
     if let VolumeBacking::Csi(wanted) = &mut place {
         let of = (pod.namespace.as_str(), claim);
         let expansion = Expansion::of(of, &found.size, &volume);
@@ -134,8 +161,18 @@ async fn backing(api: &dyn Api, pod: &Pod, claim: &str, found: &Claim) -> Result
 }
 
 /// What the PersistentVolume of that name is made of.
-fn backing_of(name: &str, source: &PersistentSource, one_pod: bool) -> Result<VolumeBacking, String> {
+fn backing_of(
+    name: &str,
+    source: &PersistentSource,
+    (block, one_pod): (bool, bool),
+) -> Result<VolumeBacking, String> {
     match source {
+        PersistentSource::HostPath { .. } if block => Err(format!(
+            "PV {name:?} is of kind hostPath, which has no block devices: use a local or csi volume"
+        )),
+        PersistentSource::Local { path } if block => {
+            Ok(VolumeBacking::LocalBlock { path: PathBuf::from(path), volume: name.to_owned() })
+        }
         PersistentSource::HostPath { path, kind } => {
             let kind = HostPathType::NAMES.iter().find(|(name, _)| name == kind).map(|(_, kind)| *kind);
             let kind = kind.ok_or_else(|| format!("PV {name:?} has an unknown hostPath type"))?;
@@ -150,6 +187,7 @@ fn backing_of(name: &str, source: &PersistentSource, one_pod: bool) -> Result<Vo
             read_only: false,
             one_pod,
             ephemeral: false,
+            block,
             claim: None,
         }))),
         PersistentSource::Other(kind) => Err(format!(
@@ -160,8 +198,9 @@ fn backing_of(name: &str, source: &PersistentSource, one_pod: bool) -> Result<Vo
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use gantry_model::pod::volume::{Propagation, RecursiveReadOnly, SubPath, VolumeDevice, VolumeMount};
 
+    use super::*;
     use crate::api::PersistentVolume;
     use crate::api::fake::FakeApi;
     use crate::pod::tests::pod;
@@ -207,6 +246,37 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_claim_is_used_as_the_block_device_or_the_folder_that_it_is() {
+        let api = FakeApi::default();
+        api.put_claim("c", Claim { block: true, ..usable() });
+        api.put_volume("pv", local());
+        let device = VolumeBacking::LocalBlock { path: "/data".into(), volume: "pv".into() };
+        assert_eq!(named(&api).await.unwrap().place, device);
+        api.put_volume("pv", of(PersistentSource::HostPath { path: "/h".into(), kind: String::new() }));
+        assert!(named(&api).await.unwrap_err().contains("of kind hostPath, which has no block devices"));
+        let told = |block, volume: &str| {
+            let mut pod = pod();
+            let web = pod.containers.first_mut().unwrap();
+            web.devices = vec![VolumeDevice { volume: "data".into(), path: "/dev/a".into() }];
+            check_mode(&pod, volume, block)
+        };
+        assert_eq!((told(true, "data"), told(false, "other")), (Ok(()), Ok(())));
+        let words = "volume data has volumeMode Filesystem, but is specified in volumeDevices";
+        assert_eq!(told(false, "data"), Err(words.to_owned()));
+        let mut mounting = pod();
+        mounting.containers.first_mut().unwrap().mounts = vec![VolumeMount {
+            volume: "data".into(),
+            path: "/data".into(),
+            sub_path: SubPath::Whole,
+            read_only: false,
+            recursive_read_only: RecursiveReadOnly::Disabled,
+            propagation: Propagation::None,
+        }];
+        let words = "volume data has volumeMode Block, but is specified in volumeMounts";
+        assert_eq!(check_mode(&mounting, "data", true), Err(words.to_owned()));
+    }
+
+    #[tokio::test]
     async fn an_ephemeral_volume_has_the_claim_that_the_pod_owns_and_no_other() {
         let (api, pod) = (FakeApi::default(), pod());
         let name = format!("{}-data", pod.name);
@@ -234,7 +304,6 @@ mod tests {
             (None, "failed to fetch PVC from API server: persistentvolumeclaim \"c\" not found"),
             (Some(unbound), "PVC is not bound"),
             (Some(Claim { deleted: true, ..usable() }), "PVC is being deleted"),
-            (Some(Claim { block: true, ..usable() }), "volumeMode Block is not supported"),
             (Some(Claim { volume: "gone".into(), ..usable() }), "persistentvolume \"gone\" not found"),
             (Some(Claim { uid: "v".into(), ..usable() }), "does not point to the PVC \"c\" (UID \"v\")"),
             (Some(Claim { volume: "nfs".into(), ..usable() }), "of kind nfs, which this node does not mount"),

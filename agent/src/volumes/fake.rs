@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::{BoxFuture, ready};
 use gantry_model::mount::Mount;
-use gantry_model::pod::volume::Propagation;
-use gantry_model::pod::{Pod, PodUid};
+use gantry_model::pod::volume::{Propagation, VolumeDevice};
+use gantry_model::pod::{Container, Pod, PodUid};
 use tokio::sync::watch;
 
-use super::{Error, MountsOf, Volumes, WordsOf};
+use super::{Error, FAILED_MAP, MappedDevice, MountsOf, Volumes, WordsOf};
 
 /// Starts empty.
 #[derive(Debug, Default)]
@@ -29,7 +29,8 @@ struct State {
     reclaims: BTreeMap<PodUid, usize>,
     words: BTreeMap<(PodUid, String, u32), String>,
     files: BTreeMap<(PodUid, String), String>,
-    failure: Option<String>,
+    failure: Option<Error>,
+    mapped: BTreeMap<PodUid, Vec<String>>,
     foreign: bool,
 }
 
@@ -61,7 +62,17 @@ impl FakeVolumes {
 
     /// Setting up and mounting fail so until told otherwise.
     pub fn fail(&self, message: Option<&str>) {
-        self.state().failure = message.map(str::to_owned);
+        self.state().failure = message.map(Error::new);
+    }
+
+    /// Setting up fails as the map of a device.
+    pub fn fail_map(&self, message: &str) {
+        self.state().failure = Some(Error { reason: FAILED_MAP, ..Error::new(message) });
+    }
+
+    /// A device is mapped for the pod, in those words.
+    pub fn map(&self, uid: &PodUid, words: &str) {
+        self.state().mapped.entry(uid.clone()).or_default().push(words.to_owned());
     }
 
     /// What a container leaves.
@@ -89,7 +100,7 @@ impl FakeVolumes {
     fn check(&self) -> Result<(), Error> {
         match &self.state().failure {
             None => Ok(()),
-            Some(message) => Err(Error::new(message.clone())),
+            Some(error) => Err(error.clone()),
         }
     }
 
@@ -137,6 +148,20 @@ impl Volumes for FakeVolumes {
 
     fn mounts<'a>(&'a self, of: MountsOf<'a>) -> BoxFuture<'a, Result<Vec<Mount>, Error>> {
         Box::pin(ready(self.mounts_of(of)))
+    }
+
+    fn devices<'a>(
+        &'a self,
+        pod: &'a Pod,
+        container: &'a Container,
+    ) -> BoxFuture<'a, Result<Vec<MappedDevice>, Error>> {
+        let host = |volume: &str| format!("/fake/{}/{volume}", pod.uid);
+        let of = |device: &VolumeDevice| (device.path.clone(), host(&device.volume), "mrw".to_owned());
+        Box::pin(ready(Ok(container.devices.iter().map(of).collect())))
+    }
+
+    fn mapped(&self, uid: &PodUid) -> Vec<String> {
+        self.state().mapped.remove(uid).unwrap_or_default()
     }
 
     fn last_words<'a>(&'a self, of: WordsOf<'a>) -> BoxFuture<'a, Result<Option<String>, Error>> {

@@ -5,6 +5,7 @@
 //! ROOT/pods/UID/volumes/PLUGIN/NAME            emptyDir, ConfigMap, Secret, projected, downward API
 //! ROOT/pods/UID/volumes/kubernetes.io~local-volume/PV   a folder of the node, bound
 //! ROOT/pods/UID/volumes/kubernetes.io~csi/PV/mount          mounted by a driver
+//! ROOT/pods/UID/volumeDevices/PLUGIN/PV        links to devices: `block`, and [`crate::csi`]
 //! ROOT/pods/UID/plugins/kubernetes.io~empty-dir/NAME/ready
 //! ROOT/pods/UID/volume-subpaths/NAME/CONTAINER/INDEX
 //! ROOT/pods/UID/containers/CONTAINER/ATTEMPT   last words
@@ -13,13 +14,15 @@
 
 #![expect(clippy::disallowed_methods, reason = "a file of a pod, and a note of which only the name counts")]
 
+mod block;
 mod claims;
+mod container_mounts;
 mod csi;
 mod words;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -28,11 +31,9 @@ use std::time::Instant;
 
 use futures_util::future::{BoxFuture, join_all};
 use gantry_metrics::Metrics;
-use gantry_model::mount::{Mount, MountedImage};
+use gantry_model::mount::Mount;
 use gantry_model::pod::usage::VolumeUsage;
-use gantry_model::pod::volume::{
-    CsiVolume, Propagation, RecursiveReadOnly, SubPath, Volume, VolumeMount, VolumeSource,
-};
+use gantry_model::pod::volume::{Volume, VolumeSource};
 use gantry_model::pod::{Container, Pod, PodUid};
 
 use super::atomic::Payload;
@@ -40,22 +41,21 @@ use super::claim::VolumeBacking;
 use super::medium::{Ground, ground, sizes_differ};
 use super::metrics::VolumeMetrics;
 use super::payload::payload;
-use super::sub_path;
 use super::{
-    Count, Error, MountsOf, VolumeWait, Volumes, WordsOf, atomic, env_file_source, host_path, hosts_file,
+    Count, Error, MappedDevice, MountsOf, VolumeWait, Volumes, WordsOf, atomic, env_file_source, host_path,
     labels, mounts, orphans, ownership,
 };
 use crate::api::Api;
+use crate::block::{BlockKernel, Kernel};
 use crate::csi::files::FOLDER as CSI;
 use crate::csi::owner::CsiVolumes;
 use crate::node::NodeInfo;
 use crate::timeline::Span;
 use claims::{Failed, Writers};
-use words::{make_words, read_words, words_below, words_path};
+use words::{read_words, words_below, words_path};
 
 const EMPTY_DIR: &str = "kubernetes.io~empty-dir";
 const LOCAL: &str = "kubernetes.io~local-volume";
-const ETC_HOSTS: &str = "/etc/hosts";
 
 /// Volumes below a root folder.
 #[derive(Debug, Clone)]
@@ -74,6 +74,9 @@ pub struct HostVolumes {
     /// None without a cluster.
     csi: Option<CsiVolumes>,
     tally: VolumeMetrics,
+    blocks: Arc<dyn BlockKernel>,
+    /// Devices that were mapped, in the words of an event; until somebody asks.
+    mapped: Arc<Mutex<BTreeMap<PodUid, Vec<String>>>>,
     /// The node has SELinux.
     labels: bool,
 }
@@ -100,8 +103,20 @@ impl HostVolumes {
         };
         let (pods, plugins, labels) = (real("pods"), real("plugins"), labels::is_on());
         let (claims, writers, tally) = (Arc::default(), Writers::default(), VolumeMetrics::default());
-        let csi = None;
-        Self { pods, plugins, api, node, recursive_read_only, claims, writers, csi, tally, labels }
+        Self {
+            pods,
+            plugins,
+            api,
+            node,
+            recursive_read_only,
+            claims,
+            writers,
+            csi: None,
+            tally,
+            blocks: Arc::new(Kernel),
+            mapped: Arc::default(),
+            labels,
+        }
     }
 
     /// The same, and counted there.
@@ -149,13 +164,16 @@ impl HostVolumes {
                     mounting.push(self.mount_csi(pod, volume, wanted, begun));
                     continue;
                 }
+                Ok(Ready { place: Some(VolumeBacking::LocalBlock { path, volume }), .. }) => {
+                    self.map_local(pod, &path, &volume).await
+                }
                 Ok(ready) => self.apply(pod, &folder, ready).await.map_err(Failed::from),
                 Err(error) => Err(error),
             };
             self.tally.record_mount(pod, volume, begun, result.is_ok());
             if let Err(error) = result {
                 self.writers.give_back(&pod.uid);
-                failures.push(Error::new(error.told(&volume.name)));
+                failures.push(Error { reason: error.reason(), ..Error::new(error.told(&volume.name)) });
             }
         }
         failures.extend(join_all(mounting).await.into_iter().filter_map(Result::err));
@@ -181,7 +199,9 @@ impl HostVolumes {
                     ownership::set_tree(&path, fs_group, policy)
                         .map_err(|e| format!("applyFSGroup failed: {}: {e}", path.display()))
                 }
-                Some(VolumeBacking::Csi(_)) | None => Err("the claim was not looked up".to_owned()),
+                Some(VolumeBacking::LocalBlock { .. } | VolumeBacking::Csi(_)) | None => {
+                    Err("the claim was not looked up".to_owned())
+                }
             },
             VolumeSource::Csi(_) => Err("its driver was not asked".to_owned()),
             VolumeSource::HostPath { kind, .. } => host_path::check(&path, kind),
@@ -204,132 +224,6 @@ impl HostVolumes {
         })
         .await
     }
-
-    fn mounts_of(&self, of: MountsOf<'_>) -> Result<Vec<Mount>, String> {
-        let MountsOf { pod, container, attempt, env, facts, images } = of;
-        let folder = self.pod(&pod.uid);
-        let mut list = Vec::with_capacity(container.mounts.len() + 2);
-        for (index, mount) in container.mounts.iter().enumerate() {
-            list.push(self.mount_of(&folder, pod, container, (index, mount), env, images)?);
-        }
-        let taken = |path: &str| container.mounts.iter().any(|mount| mount.path == path);
-        let has_address = !facts.ips.is_empty() || pod.namespaces.host_network;
-        if has_address && !taken(ETC_HOSTS) {
-            let path = folder.join("etc-hosts");
-            self.write_hosts(&path, pod, &facts.ips).map_err(|e| format!("write {}: {e}", path.display()))?;
-            list.push(self.plain(path, ETC_HOSTS));
-        }
-        let words = &container.termination_message.path;
-        if !taken(words) {
-            let path = words_path(&folder, &container.name, attempt);
-            make_words(&path).map_err(|e| format!("create {}: {e}", path.display()))?;
-            list.push(self.plain(path, words));
-        }
-        Ok(list)
-    }
-
-    fn mount_of(
-        &self,
-        folder: &Path,
-        pod: &Pod,
-        container: &Container,
-        (index, mount): (usize, &VolumeMount),
-        env: &[(String, String)],
-        images: &[(String, String)],
-    ) -> Result<Mount, String> {
-        let (name, of) = (&mount.volume, &container.name);
-        let volume = pod.volumes.iter().find(|volume| volume.name == *name);
-        let volume =
-            volume.ok_or_else(|| format!("cannot find volume {name:?} to mount into container {of:?}"))?;
-        let part = sub_path_of(mount, env)?;
-        let place = self.place_of(&pod.uid, name);
-        let (host_path, image) = match &volume.source {
-            VolumeSource::Image { reference, .. } => {
-                let id = images.iter().find(|(volume, _)| volume == name);
-                let (_, id) = id.ok_or_else(|| format!("the image of volume {name:?} was not looked up"))?;
-                let (id, written) = (id.clone(), reference.clone());
-                (PathBuf::new(), Some(MountedImage { id, written, sub_path: part.unwrap_or_default() }))
-            }
-            _ => {
-                let whole = path_of(folder, volume, place.as_ref())?;
-                let Some(part) = part else {
-                    return self.finish_mount(mount, (volume, place.as_ref()), whole, None);
-                };
-                let target = sub_path::target(folder, name, of, index);
-                sub_path::bind(&whole, &part, &target).map_err(|failure| {
-                    // The details would tell the pod's owner about the node's files.
-                    let cause = std::error::Error::source(&failure).map(ToString::to_string);
-                    tracing::warn!(pod = pod.full_name(), volume = name, cause, "{failure}");
-                    format!("{failure} for volumeMount {name:?} of container {of:?}")
-                })?;
-                (target, None)
-            }
-        };
-        self.finish_mount(mount, (volume, place.as_ref()), host_path, image)
-    }
-
-    fn finish_mount(
-        &self,
-        mount: &VolumeMount,
-        (volume, place): (&Volume, Option<&VolumeBacking>),
-        host_path: PathBuf,
-        image: Option<MountedImage>,
-    ) -> Result<Mount, String> {
-        let name = &mount.volume;
-        let recursive = match mount.recursive_read_only {
-            RecursiveReadOnly::Disabled => false,
-            RecursiveReadOnly::IfPossible => self.recursive_read_only,
-            RecursiveReadOnly::Enabled if self.recursive_read_only => true,
-            RecursiveReadOnly::Enabled => {
-                return Err(format!(
-                    "failed to resolve recursive read-only mode: volume {name:?} requested recursive read-only mode, but it is not supported by the runtime"
-                ));
-            }
-        };
-        Ok(Mount {
-            host_path,
-            image,
-            container_path: mount.path.clone(),
-            read_only: mount.read_only
-                || matches!(
-                    volume.source,
-                    VolumeSource::Projected { .. }
-                        | VolumeSource::Claim { read_only: true, .. }
-                        | VolumeSource::Csi(CsiVolume { read_only: true, .. })
-                        | VolumeSource::Image { .. }
-                ),
-            recursive_read_only: recursive,
-            propagation: mount.propagation,
-            relabel: self.labels && labels::are_given(&volume.source, place),
-        })
-    }
-
-    /// A file of the pod's own, without conditions.
-    fn plain(&self, host_path: PathBuf, container_path: &str) -> Mount {
-        Mount {
-            host_path,
-            image: None,
-            container_path: container_path.to_owned(),
-            read_only: false,
-            recursive_read_only: false,
-            propagation: Propagation::None,
-            relabel: self.labels,
-        }
-    }
-
-    fn write_hosts(&self, path: &Path, pod: &Pod, ips: &[String]) -> io::Result<()> {
-        let text = if pod.namespaces.host_network {
-            hosts_file::of_host(pod, &fs::read_to_string(ETC_HOSTS)?)
-        } else {
-            hosts_file::render_managed(pod, ips, &self.node.cluster_domain)
-        };
-        // In place: running containers have this very file mounted.
-        if holds(path, text.as_bytes()) {
-            return Ok(());
-        }
-        fs::write(path, text)?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o644))
-    }
 }
 
 /// Where a volume's content is.
@@ -338,6 +232,10 @@ fn path_of(pod_folder: &Path, volume: &Volume, place: Option<&VolumeBacking>) ->
         (VolumeSource::HostPath { path, .. }, _) => return Ok(PathBuf::from(path)),
         (VolumeSource::Claim { .. }, Some(VolumeBacking::HostPath { path, .. })) => return Ok(path.clone()),
         (VolumeSource::Claim { .. }, Some(VolumeBacking::Local { volume, .. })) => (LOCAL, volume),
+        (VolumeSource::Claim { .. }, Some(place)) if place.is_block() => {
+            return Err(format!("volume {:?} is a block device", volume.name));
+        }
+        (VolumeSource::Claim { .. }, Some(VolumeBacking::LocalBlock { volume, .. })) => (LOCAL, volume),
         (VolumeSource::Claim { .. }, Some(VolumeBacking::Csi(wanted))) => {
             return Ok(pod_folder.join("volumes").join(CSI).join(&wanted.name).join("mount"));
         }
@@ -368,36 +266,6 @@ fn bind_local(folder: &Path, path: &Path) -> Result<bool, String> {
     mounts::bind(source.as_fd(), path)
         .map_err(|error| format!("bind {} on {}: {error}", folder.display(), path.display()))?;
     Ok(true)
-}
-
-/// The part of the volume that is mounted, if not all of it.
-fn sub_path_of(mount: &VolumeMount, env: &[(String, String)]) -> Result<Option<String>, String> {
-    let part = match &mount.sub_path {
-        SubPath::Whole => return Ok(None),
-        SubPath::Plain(path) => path.clone(),
-        SubPath::Expr(expr) => expand_strictly(expr, env)?,
-    };
-    if part.starts_with('/') {
-        return Err(format!("error SubPath `{part}` must not be an absolute path"));
-    }
-    if part.split('/').any(|step| step == "..") {
-        return Err(format!("unable to provision SubPath `{part}`: must not contain '..'"));
-    }
-    Ok(Some(part).filter(|path| !path.is_empty()))
-}
-
-/// A variable that is not there, or empty, would mount another folder than was meant.
-fn expand_strictly(expr: &str, env: &[(String, String)]) -> Result<String, String> {
-    let full: std::collections::BTreeMap<&str, &str> = env
-        .iter()
-        .filter(|(_, value)| !value.is_empty())
-        .map(|(name, value)| (name.as_str(), value.as_str()))
-        .collect();
-    let missing = gantry_model::expand::unknown(expr, &full);
-    if missing.is_empty() {
-        return Ok(gantry_model::expand::expand(expr, &full));
-    }
-    Err(format!("missing value for {}", missing.into_iter().collect::<Vec<_>>().join(", ")))
 }
 
 fn make_folder(path: &Path) -> io::Result<()> {
@@ -454,15 +322,6 @@ fn room(path: &Path, ground: Ground) -> Result<(), String> {
     fs::set_permissions(path, mode).map_err(|error| format!("chmod {}: {error}", path.display()))
 }
 
-/// Whether the file is that text. Containers write to it: no more of it than that is ever read.
-fn holds(path: &Path, text: &[u8]) -> bool {
-    let length = u64::try_from(text.len()).unwrap_or(u64::MAX);
-    let same_length = |file: &fs::File| file.metadata().is_ok_and(|found| found.len() == length);
-    let Some(file) = fs::File::open(path).ok().filter(same_length) else { return false };
-    let mut old = Vec::with_capacity(text.len());
-    file.take(length.saturating_add(1)).read_to_end(&mut old).is_ok() && old == text
-}
-
 /// File systems may block; the workers' threads must not.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
@@ -496,6 +355,23 @@ impl Volumes for HostVolumes {
             };
             blocking(work).await.map_err(Error::new)
         })
+    }
+
+    fn devices<'a>(
+        &'a self,
+        pod: &'a Pod,
+        container: &'a Container,
+    ) -> BoxFuture<'a, Result<Vec<MappedDevice>, Error>> {
+        if container.devices.is_empty() {
+            return Box::pin(std::future::ready(Ok(Vec::new())));
+        }
+        let (this, pod, container) = (self.clone(), pod.clone(), container.clone());
+        let work = move || this.devices_of(&pod, &container);
+        Box::pin(async move { blocking(work).await.map_err(Error::new) })
+    }
+
+    fn mapped(&self, uid: &PodUid) -> Vec<String> {
+        self.mapped.lock().unwrap_or_else(PoisonError::into_inner).remove(uid).unwrap_or_default()
     }
 
     fn last_words<'a>(&'a self, of: WordsOf<'a>) -> BoxFuture<'a, Result<Option<String>, Error>> {
@@ -533,7 +409,7 @@ impl Volumes for HostVolumes {
         match self.place_of(uid, volume)? {
             VolumeBacking::Local { volume, .. } => Some(volume),
             // Its driver knows how full it is; a look at a server's file system may never end.
-            VolumeBacking::HostPath { .. } | VolumeBacking::Csi(_) => None,
+            VolumeBacking::HostPath { .. } | VolumeBacking::LocalBlock { .. } | VolumeBacking::Csi(_) => None,
         }
     }
 
@@ -544,6 +420,7 @@ impl Volumes for HostVolumes {
             self.tally.record_unmount(uid, begun, taken.is_ok());
             taken.map_err(Error::new)?;
             self.claims.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+            self.mapped.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
             self.writers.give_back(uid);
             self.api.forget(uid);
             Ok(())
@@ -577,8 +454,13 @@ impl Volumes for HostVolumes {
     }
 
     fn list_orphans(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>> {
-        let folder = self.pods.clone();
-        Box::pin(async move { blocking(move || orphans::pods(&folder)).await.map_err(Error::new) })
+        let this = self.clone();
+        let list = move || {
+            let mut all = this.mapped_pods()?;
+            all.extend(orphans::pods(&this.pods)?);
+            Ok(all.into_iter().collect())
+        };
+        Box::pin(async move { blocking(list).await.map_err(Error::new) })
     }
 
     fn reclaim<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {

@@ -13,8 +13,8 @@ use gantry_model::pod::{Pod, PodUid};
 use super::Count;
 use super::claim::VolumeBacking;
 
-/// By pod and volume: its plugin, and whether it is there.
-type MountedVolumes = BTreeMap<PodUid, BTreeMap<String, (String, bool)>>;
+/// By pod and volume.
+type MountedVolumes = BTreeMap<PodUid, BTreeMap<String, CountedVolume>>;
 
 /// See the module.
 #[derive(Debug, Clone, Default)]
@@ -29,7 +29,10 @@ fn plugin(volume: &Volume, place: Option<&VolumeBacking>) -> Option<String> {
         (VolumeSource::EmptyDir { .. }, _) => "kubernetes.io/empty-dir",
         (VolumeSource::HostPath { .. }, _)
         | (VolumeSource::Claim { .. }, Some(VolumeBacking::HostPath { .. })) => "kubernetes.io/host-path",
-        (VolumeSource::Claim { .. }, Some(VolumeBacking::Local { .. })) => "kubernetes.io/local-volume",
+        (
+            VolumeSource::Claim { .. },
+            Some(VolumeBacking::Local { .. } | VolumeBacking::LocalBlock { .. }),
+        ) => "kubernetes.io/local-volume",
         (VolumeSource::Claim { .. }, Some(VolumeBacking::Csi(wanted))) => {
             return Some(format!("kubernetes.io/csi:{}", wanted.source.driver));
         }
@@ -42,9 +45,18 @@ fn plugin(volume: &Volume, place: Option<&VolumeBacking>) -> Option<String> {
     Some(name.to_owned())
 }
 
-/// Volumes that no container mounts are none, as upstream.
+/// Volumes that no container mounts or has as a device are none, as upstream.
 fn is_used(pod: &Pod, volume: &Volume) -> bool {
-    pod.every_container().any(|container| container.mounts.iter().any(|mount| mount.volume == volume.name))
+    pod.mounts_volume(&volume.name) || pod.has_device(&volume.name)
+}
+
+/// A volume of a pod.
+#[derive(Debug)]
+struct CountedVolume {
+    plugin: String,
+    /// It is a device.
+    block: bool,
+    there: bool,
 }
 
 impl VolumeMetrics {
@@ -61,24 +73,27 @@ impl VolumeMetrics {
         let Some(plugin) = plugin(volume, place).filter(|_| is_used(pod, volume)) else { return };
         let mut known = self.known();
         let volumes = known.entry(pod.uid.clone()).or_default();
-        volumes.entry(volume.name.clone()).or_insert((plugin, false));
+        let block = place.is_some_and(VolumeBacking::is_block);
+        volumes.entry(volume.name.clone()).or_insert(CountedVolume { plugin, block, there: false });
     }
 
     /// It is there, or could not be made.
     pub(super) fn record_mount(&self, pod: &Pod, volume: &Volume, begun: Instant, worked: bool) {
         let mut known = self.known();
-        let Some((plugin, there)) = known.get_mut(&pod.uid).and_then(|of| of.get_mut(&volume.name)) else {
+        let Some(counted) = known.get_mut(&pod.uid).and_then(|of| of.get_mut(&volume.name)) else {
             return;
         };
-        *there |= worked;
-        self.took(plugin, "volume_mount", begun.elapsed(), worked);
+        counted.there |= worked;
+        let operation = if counted.block { "map_volume" } else { "volume_mount" };
+        self.took(&counted.plugin, operation, begun.elapsed(), worked);
     }
 
     /// All of a pod's are gone, or could not be taken back.
     pub(super) fn record_unmount(&self, uid: &PodUid, begun: Instant, worked: bool) {
         let mut known = self.known();
-        for (plugin, _) in known.get(uid).iter().flat_map(|of| of.values()).filter(|(_, there)| *there) {
-            self.took(plugin, "volume_unmount", begun.elapsed(), worked);
+        for counted in known.get(uid).iter().flat_map(|of| of.values()).filter(|counted| counted.there) {
+            let operation = if counted.block { "unmap_volume" } else { "volume_unmount" };
+            self.took(&counted.plugin, operation, begun.elapsed(), worked);
         }
         if worked {
             known.remove(uid);
@@ -93,10 +108,10 @@ impl VolumeMetrics {
     /// By plugin.
     pub(super) fn counts(&self) -> BTreeMap<String, Count> {
         let mut counts: BTreeMap<String, Count> = BTreeMap::new();
-        for (plugin, there) in self.known().values().flat_map(BTreeMap::values) {
-            let count = counts.entry(plugin.clone()).or_default();
+        for counted in self.known().values().flat_map(BTreeMap::values) {
+            let count = counts.entry(counted.plugin.clone()).or_default();
             count.wanted += 1;
-            count.there += usize::from(*there);
+            count.there += usize::from(counted.there);
         }
         counts
     }

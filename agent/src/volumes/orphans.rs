@@ -8,6 +8,7 @@ use std::path::Path;
 use gantry_model::pod::PodUid;
 
 use super::removal::Mounts;
+use crate::block;
 use crate::csi::files::FOLDER;
 
 /// Plugins whose volumes are gone when they are unmounted and their folders removed. Others have
@@ -22,11 +23,13 @@ const OWN: [&str; 7] = [
     "kubernetes.io~secret",
 ];
 
+/// The one in whose volumes are devices here without a driver.
+const LOCAL: &str = "kubernetes.io~local-volume";
+
 /// Where upstream's plugins mount a device once for all pods; local volumes are in nobody's list.
 const DEVICES: &str = "kubernetes.io";
 const LOCAL_DEVICES: &str = "kubernetes.io/local-volume";
 const CSI_DEVICES: &str = "kubernetes.io/csi";
-const CSI_BLOCKS: &str = "kubernetes.io/csi/volumeDevices";
 
 /// Whether something of a volume that this kubelet does not do is mounted: its device, or anything of
 /// a pod that has such a volume (a sub-path holds the whole). By `ROOT/pods` and `ROOT/plugins`; `csi` is whether volumes
@@ -35,8 +38,8 @@ pub(super) fn foreign(pods: &Path, plugins: &Path, mounts: &dyn Mounts, csi: boo
     let below =
         |folder: &Path| mounts.below(folder).map_err(|error| format!("read the mount table: {error}"));
     let local = plugins.join(LOCAL_DEVICES);
-    let (of_csi, blocks) = (plugins.join(CSI_DEVICES), plugins.join(CSI_BLOCKS));
-    let owned = |point: &Path| csi && point.starts_with(&of_csi) && !point.starts_with(&blocks);
+    let of_csi = plugins.join(CSI_DEVICES);
+    let owned = |point: &Path| csi && point.starts_with(&of_csi);
     if below(&plugins.join(DEVICES))?.iter().any(|point| !point.starts_with(&local) && !owned(point)) {
         return Ok(true);
     }
@@ -85,10 +88,17 @@ pub(super) fn check(pod: &Path, csi: bool) -> Result<(), String> {
             ));
         }
     }
-    match list_entries(&pod.join("volumeDevices"))?.first() {
-        None => Ok(()),
-        Some(plugin) => Err(format!("it has block devices of {plugin}, which this kubelet does not do")),
+    let devices = pod.join(block::FOLDER);
+    for plugin in list_entries(&devices)? {
+        let folder = devices.join(&plugin);
+        let ours = plugin == LOCAL || (csi && plugin == FOLDER);
+        let linked =
+            block::entries(&folder).map_err(|error| format!("list {}: {error}", folder.display()))?;
+        if !ours && !linked.is_empty() {
+            return Err(format!("it has block devices of {plugin}, which this kubelet does not do"));
+        }
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -144,7 +154,10 @@ mod tests {
         {
             assert!(!seen_by(true, &[owned]), "its owner tells of it");
         }
-        assert!(seen_by(true, &["plugins/kubernetes.io/csi/volumeDevices/publish/pv/u2"]));
+        let block = "plugins/kubernetes.io/csi/volumeDevices/publish/pv/u2";
+        assert!(seen(&[block]) && !seen_by(true, &[block]));
+        assert!(seen_by(true, &["plugins/kubernetes.io/iscsi/volumeDevices/x/u2"]));
+        assert!(!seen(&["plugins/kubernetes.io~local-volume/volumeDevices/pv/u2"]));
         assert!(!seen(&[]), "unmounted, though its folder is there");
     }
 
@@ -161,7 +174,15 @@ mod tests {
         assert_eq!(check(pod, true), Ok(()), "its owner takes it back");
         assert!(told.starts_with("volume \"pvc-1\" is of kubernetes.io~csi"), "{told}");
         fs::remove_dir_all(pod.join("volumes/kubernetes.io~csi")).unwrap();
-        fs::create_dir_all(pod.join("volumeDevices/kubernetes.io~csi")).unwrap();
-        assert!(check(pod, false).unwrap_err().contains("block devices"));
+        for plugin in ["kubernetes.io~csi", "kubernetes.io~local-volume", "kubernetes.io~iscsi"] {
+            fs::create_dir_all(pod.join("volumeDevices").join(plugin)).unwrap();
+        }
+        symlink("/dev/sda", pod.join("volumeDevices/kubernetes.io~local-volume/pv")).unwrap();
+        assert_eq!(check(pod, false), Ok(()), "local ones are unmapped here, and the others have none");
+        symlink("/dev/sdb", pod.join("volumeDevices/kubernetes.io~csi/pv")).unwrap();
+        assert!(check(pod, false).unwrap_err().contains("block devices of kubernetes.io~csi"));
+        assert_eq!(check(pod, true), Ok(()), "its owner takes it back");
+        symlink("/dev/sdc", pod.join("volumeDevices/kubernetes.io~iscsi/pv")).unwrap();
+        assert!(check(pod, true).unwrap_err().contains("block devices of kubernetes.io~iscsi"));
     }
 }

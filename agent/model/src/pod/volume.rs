@@ -248,6 +248,15 @@ pub struct VolumeMount {
     pub propagation: Propagation,
 }
 
+/// One entry of a container's `volumeDevices`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeDevice {
+    /// The volume's, which is a claim's.
+    pub volume: String,
+    /// Where the container has the device.
+    pub path: String,
+}
+
 /// Which part of a volume is mounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SubPath {

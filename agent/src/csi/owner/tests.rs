@@ -1,6 +1,7 @@
 //! Volumes of CSI with a driver at the other end of a real socket, which comes and goes, fails and hangs. Traps by their
 //! upstream's number.
 
+mod block;
 mod upkeep;
 
 use std::path::Path;
@@ -99,7 +100,8 @@ impl Bed {
 
 fn open(root: &TempDir, api: &Arc<FakeApi>, drivers: &Drivers, driver: &FakeDriver) -> CsiVolumes {
     let places = Places::new(&root.path().join("pods"), &root.path().join("plugins"));
-    CsiVolumes::open(api.clone(), drivers.clone(), Arc::new(driver.clone()), places, "n1")
+    let (mounts, blocks) = (Arc::new(driver.clone()), Arc::new(driver.blocks()));
+    CsiVolumes::open(api.clone(), drivers.clone(), mounts, blocks, places, "n1")
 }
 
 fn pod(uid: &str) -> Pod {
@@ -123,6 +125,7 @@ fn wanted() -> WantedVolume {
         source,
         read_only: false,
         one_pod: false,
+        block: false,
         ephemeral: false,
         claim: None,
     }

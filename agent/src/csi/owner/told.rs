@@ -49,8 +49,15 @@ impl NodeSeen {
 pub(crate) struct MountError {
     /// In upstream's words; with the volume.
     pub(crate) message: String,
+    /// Of the event that tells it.
+    pub(crate) reason: &'static str,
     /// It was told before, or is no failure: no event.
     pub(crate) quiet: bool,
+}
+
+/// As upstream, by the operation that the step is of.
+fn reason(step: &str) -> &'static str {
+    if step.starts_with("MapVolume.") { "FailedMapVolume" } else { "FailedMount" }
 }
 
 /// Steps of pods' volumes, for their timelines: those that are over, and those that are under way or are tried again.
@@ -187,7 +194,7 @@ impl Waits {
     pub(super) fn too_early(&self, key: &Key) -> Option<MountError> {
         let all = self.all();
         let waiting = all.get(key).filter(|waiting| Instant::now() < waiting.until)?;
-        Some(MountError { message: waiting.message.clone(), quiet: true })
+        Some(MountError { message: waiting.message.clone(), reason: reason(waiting.step), quiet: true })
     }
 
     /// Remembers a failure; how it is told.
@@ -208,7 +215,7 @@ impl Waits {
         if error.step != WAITS {
             waiting.until = now + waiting.retry.next();
             waiting.message = format!("{} failed for volume {volume:?} : {}", error.step, error.why);
-            return MountError { message: waiting.message.clone(), quiet: false };
+            return MountError { message: waiting.message.clone(), reason: reason(error.step), quiet: false };
         }
         waiting.message.clone_from(&error.why);
         let long = waiting.untold.elapsed() >= LONG_WAIT;
@@ -218,8 +225,8 @@ impl Waits {
             let message = format!(
                 "Unable to attach or mount volumes: {list}, failed to process volumes=[]: timed out waiting for the condition"
             );
-            return MountError { message, quiet: false };
+            return MountError { message, reason: reason(error.step), quiet: false };
         }
-        MountError { message: error.why, quiet: true }
+        MountError { message: error.why, reason: reason(error.step), quiet: true }
     }
 }

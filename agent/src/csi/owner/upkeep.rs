@@ -13,7 +13,8 @@ use tonic::Code;
 
 use super::{CsiVolumes, Slot};
 use crate::csi::expand::Expansion;
-use crate::csi::steps::{EXPAND, PUBLISH, StepError, WantedVolume};
+use crate::csi::files::DevicePlace;
+use crate::csi::steps::{PUBLISH, StepError, WantedVolume};
 use crate::csi::volume::Volume;
 
 /// Upstream asks at each sync of the pod, which is about once a minute.
@@ -43,10 +44,13 @@ impl CsiVolumes {
     /// In upstream's words.
     pub(crate) async fn usage(&self, pod: &PodUid, name: &str) -> Result<Option<VolumeUsage>, String> {
         let of_pod = |slot: &&Slot| slot.pods.get(pod).is_some_and(|of| of == name);
-        let Some(Slot { driver, handle, .. }) = self.slots().values().find(of_pod).cloned() else {
+        let Some(Slot { driver, handle, place, .. }) = self.slots().values().find(of_pod).cloned() else {
             return Ok(None);
         };
-        let target = self.shared.places.target(pod, name);
+        let target = match place {
+            DevicePlace::Folder(_) => self.shared.places.target(pod, name),
+            DevicePlace::Block(block) => block.map(pod).point(),
+        };
         // Nothing is mounted there yet, or any more.
         if !self
             .shared
@@ -119,7 +123,10 @@ impl CsiVolumes {
         let Some(claim) = wanted.claim.as_ref().filter(|_| !volume.keeps_size) else { return Ok(()) };
         let Some(expansion) = &claim.expansion else { return Ok(()) };
         let failed = |why: String| {
-            StepError::before(EXPAND, format!("while expanding volume {:?}: {why}", wanted.name))
+            StepError::before(
+                wanted.expand_step(),
+                format!("while expanding volume {:?}: {why}", wanted.name),
+            )
         };
         let api = &self.shared.api;
         let patch = |patch| api.patch_claim_status(&expansion.namespace, &expansion.claim, patch);

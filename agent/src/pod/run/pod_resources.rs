@@ -71,13 +71,17 @@ pub(super) async fn cgroup(task: Task<'_>, actuated: &Allocation) -> Result<Outp
 }
 
 pub(super) async fn volumes(task: Task<'_>) -> Result<Output, WaitReason> {
-    match task.deps.volumes.set_up(task.pod).await {
+    let set_up = task.deps.volumes.set_up(task.pod).await;
+    for message in task.deps.volumes.mapped(&task.pod.uid) {
+        task.tell(Normal, "SuccessfulMountVolume", message.as_str()).await;
+    }
+    match set_up {
         Ok(()) => Ok(Output::Done),
         Err(error) => {
             if !error.quiet {
-                task.tell(Warning, "FailedMount", error.message.as_str()).await;
+                task.tell(Warning, error.reason, error.message.as_str()).await;
             }
-            Err(wait_reason("FailedMount", error.message))
+            Err(wait_reason(error.reason, error.message))
         }
     }
 }

@@ -6,7 +6,7 @@
 //! the agent forgets nobody; the reservation is for the moment between the look and the mount.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gantry_model::pod::volume::{ClaimRef, Volume};
@@ -14,6 +14,7 @@ use gantry_model::pod::{Pod, PodUid};
 
 use super::super::claim::{self, BoundVolume, VolumeBacking};
 use super::super::removal::Mounts;
+use super::super::{FAILED_MAP, FAILED_MOUNT};
 use super::{HostVolumes, LOCAL, blocking, mounts};
 use crate::admission;
 
@@ -35,6 +36,16 @@ impl From<String> for Failed {
 }
 
 impl Failed {
+    /// Of the event that tells it.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::Of { step, .. } if step.starts_with("MapVolume.") && !step.contains("NodeAffinity") => {
+                FAILED_MAP
+            }
+            _ => FAILED_MOUNT,
+        }
+    }
+
     /// As upstream, which names a PersistentVolume where there is one.
     pub(super) fn told(&self, name: &str) -> String {
         match self {
@@ -49,16 +60,22 @@ impl Failed {
 pub(super) struct Writers(Arc<Mutex<BTreeMap<String, PodUid>>>);
 
 impl Writers {
-    /// Reserves the volume for the pod; false when another pod has it mounted, or is about to.
-    fn take(&self, pods: &Path, volume: &str, uid: &PodUid, mounts: &dyn Mounts) -> Result<bool, String> {
+    /// Reserves the volume for the pod. `place` says where a pod has it mounted, below that folder, whose first step is the
+    /// pod's UID; false when another pod has it mounted, or is about to.
+    fn take(
+        &self,
+        (below, place): (&Path, impl Fn(&str) -> PathBuf),
+        volume: &str,
+        uid: &PodUid,
+        mounts: &dyn Mounts,
+    ) -> Result<bool, String> {
         let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = |uid: &str| pods.join(uid).join("volumes").join(LOCAL).join(volume);
-        let points = mounts.below(pods).map_err(|error| format!("read the mount table: {error}"))?;
+        let points = mounts.below(below).map_err(|error| format!("read the mount table: {error}"))?;
         if points.contains(&place(uid.as_str())) {
             return Ok(true);
         }
-        let of_other = |point: &std::path::PathBuf| {
-            let first = point.strip_prefix(pods).ok().and_then(|rest| rest.iter().next());
+        let of_other = |point: &PathBuf| {
+            let first = point.strip_prefix(below).ok().and_then(|rest| rest.iter().next());
             first.and_then(|uid| uid.to_str()).is_some_and(|uid| *point == place(uid))
         };
         if points.iter().any(of_other) || taken.get(volume).is_some_and(|other| other != uid) {
@@ -85,21 +102,39 @@ impl HostVolumes {
         let found = claim::find(self.api.as_ref(), pod, volume, claim).await?;
         let of = |step, why| Failed::Of { step, volume: found.volume.clone(), why };
         if !self.is_there(pod, volume, &found).await? {
-            self.affine(&found).await.map_err(|why| of("MountVolume.NodeAffinity check", why))?;
+            let step = match found.place.is_block() {
+                true => "MapVolume.NodeAffinity check",
+                false => "MountVolume.NodeAffinity check",
+            };
+            self.affine(&found).await.map_err(|why| of(step, why))?;
         }
         // Upstream's kubelet knows who has a volume mounted by its name only where a plugin mounts
         // devices; a hostPath is not one of these.
-        if found.one_pod && matches!(found.place, VolumeBacking::Local { .. }) {
-            let (writers, pods) = (self.writers.clone(), self.pods.clone());
-            let (name, uid) = (found.volume.clone(), pod.uid.clone());
-            let free = blocking(move || writers.take(&pods, &name, &uid, &mounts::Table)).await?;
-            if !free {
-                return Err(of("MountVolume.SetUp", IN_USE.to_owned()));
-            }
+        if found.one_pod && !self.reserve(&pod.uid, &found).await? {
+            let step = if found.place.is_block() { "MapVolume.SetUpDevice" } else { "MountVolume.SetUp" };
+            return Err(of(step, IN_USE.to_owned()));
         }
         let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
         claims.entry(pod.uid.clone()).or_default().insert(volume.name.clone(), found.place.clone());
         Ok(found.place)
+    }
+
+    /// Whether no other pod has the local volume, nor is about to.
+    async fn reserve(&self, uid: &PodUid, found: &BoundVolume) -> Result<bool, String> {
+        let (below, name) = match &found.place {
+            VolumeBacking::Local { volume, .. } => (self.pods.clone(), volume.clone()),
+            VolumeBacking::LocalBlock { volume, .. } => (self.local_devices().join(volume), volume.clone()),
+            VolumeBacking::HostPath { .. } | VolumeBacking::Csi(_) => return Ok(true),
+        };
+        let (writers, uid, is_block) = (self.writers.clone(), uid.clone(), found.place.is_block());
+        let take = move || {
+            let place = |uid: &str| match is_block {
+                true => below.join(uid),
+                false => below.join(uid).join("volumes").join(LOCAL).join(&name),
+            };
+            writers.take((&below, place), &name, &uid, &mounts::Table)
+        };
+        blocking(take).await
     }
 
     /// Whether the pod has it already, also from an agent before.
@@ -109,6 +144,9 @@ impl HostVolumes {
             _ if self.place_of(&pod.uid, &volume.name).is_some() => Ok(true),
             // What its owner has mounted already is not mounted again, whatever is asked of the node.
             VolumeBacking::HostPath { .. } | VolumeBacking::Csi(_) => Ok(false),
+            VolumeBacking::LocalBlock { volume, .. } => {
+                Ok(self.local_map(&pod.uid, volume).link.is_symlink())
+            }
             VolumeBacking::Local { volume, .. } => {
                 let path = self.pod(&pod.uid).join("volumes").join(LOCAL).join(volume);
                 let look = move || {
@@ -158,7 +196,8 @@ mod tests {
         let uid = |text: &str| PodUid::parse(text).unwrap();
         let take = |volume: &str, pod: &str, mounted: &[&str]| {
             let mounted = Mounted(mounted.iter().map(PathBuf::from).collect());
-            writers.take(pods, volume, &uid(pod), &mounted).unwrap()
+            let place = |uid: &str| pods.join(uid).join("volumes").join(LOCAL).join(volume);
+            writers.take((pods, place), volume, &uid(pod), &mounted).unwrap()
         };
         // Side by side: the second waits for the first, which has not mounted it yet.
         assert!(take("pv", "a", &[]) && take("pv", "a", &[]) && !take("pv", "b", &[]));

@@ -13,8 +13,9 @@ use super::super::removal::Mounts;
 use super::super::{Error, VolumeWait, ownership, removal};
 use super::{HostVolumes, blocking, mounts};
 use crate::api::CsiSource;
+use crate::block;
 use crate::csi::files::{FOLDER, Places};
-use crate::csi::owner::{CsiVolumes, Wait};
+use crate::csi::owner::{CsiVolumes, MountError, Wait};
 use crate::csi::steps::{WantedVolume, ephemeral_handle};
 
 /// Of bind mounts of parts of volumes.
@@ -50,16 +51,21 @@ impl HostVolumes {
         };
         let mounted = csi.mount(pod, &wanted, own).await;
         self.tally.record_mount(pod, volume, begun, mounted.is_ok());
-        mounted.map(drop).map_err(|error| Error { message: error.message, quiet: error.quiet })
+        let is_new =
+            mounted.map_err(|MountError { message, reason, quiet }| Error { message, reason, quiet })?;
+        if wanted.block && is_new {
+            self.say_mapped(&pod.uid, &wanted.name, &self.csi_places().map(&pod.uid, &wanted.name));
+        }
+        Ok(())
     }
 
     pub(super) async fn csi_usage(&self, uid: &PodUid, volume: &str) -> Result<Option<VolumeUsage>, String> {
-        let Some(csi) = &self.csi else { return Ok(None) };
-        match self.place_of(uid, volume) {
-            Some(VolumeBacking::Csi(wanted)) => csi.usage(uid, &wanted.name).await,
+        match (self.place_of(uid, volume), &self.csi) {
+            (Some(VolumeBacking::Csi(wanted)), Some(csi)) => csi.usage(uid, &wanted.name).await,
             // An inline one has the pod's own name for it.
-            None => csi.usage(uid, volume).await,
-            Some(VolumeBacking::HostPath { .. } | VolumeBacking::Local { .. }) => Ok(None),
+            (None, Some(csi)) => csi.usage(uid, volume).await,
+            (Some(VolumeBacking::LocalBlock { volume, .. }), _) => self.device_usage(uid, &volume).await,
+            _ => Ok(None),
         }
     }
 
@@ -77,7 +83,9 @@ impl HostVolumes {
             blocking(move || detach_all(&parts, &mounts::Table)).await?;
             csi.unmount_all(uid).await?;
         }
+        let (this, uid) = (self.clone(), uid.clone());
         blocking(move || {
+            this.unmap_local(&uid)?;
             of_nobody(&folder, &mounts::Table)?;
             removal::take_down(&folder, &mounts::Table)
         })
@@ -102,6 +110,7 @@ pub(super) fn own(pod: &Pod, name: &str, of: &CsiVolume) -> VolumeBacking {
         source,
         read_only,
         one_pod: false,
+        block: false,
         ephemeral: true,
         claim: None,
     }))
@@ -118,6 +127,14 @@ fn detach_all(folder: &Path, mounts: &dyn Mounts) -> Result<(), String> {
 fn of_nobody(pod: &Path, mounts: &dyn Mounts) -> Result<(), String> {
     let folder = pod.join("volumes").join(FOLDER);
     let below = mounts.below(&folder).map_err(|error| format!("read the mount table: {error}"))?;
+    let devices = pod.join(block::FOLDER).join(FOLDER);
+    let linked = block::entries(&devices).map_err(|error| format!("list {}: {error}", devices.display()))?;
+    if let Some(link) = linked.first() {
+        return Err(format!(
+            "{} is mapped and no vol_data.json says which CSI driver's it is: unmap it",
+            link.display()
+        ));
+    }
     match below.first() {
         None => Ok(()),
         Some(point) => Err(format!(

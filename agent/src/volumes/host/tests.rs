@@ -1,7 +1,11 @@
 //! Volumes that need no mount; the others are in the kernel tier.
 
-use gantry_model::pod::PullPolicy;
-use gantry_model::pod::volume::{ClaimRef, HostPathType, KeysOf, Medium, Projection};
+mod block;
+
+use gantry_model::pod::volume::{
+    ClaimRef, HostPathType, KeysOf, Medium, Projection, Propagation, RecursiveReadOnly, SubPath, VolumeMount,
+};
+use gantry_model::pod::{Container, PullPolicy};
 
 use super::*;
 use crate::api::fake::FakeApi;

@@ -3,6 +3,7 @@
 use gantry_metrics::Metrics;
 use gantry_model::pod::Requirements;
 use gantry_model::pod::env::{EnvValue, EnvVar};
+use gantry_model::pod::volume::VolumeDevice;
 
 use super::*;
 use crate::devices::{DeviceHealth, DeviceOptions};
@@ -170,4 +171,44 @@ async fn a_command_may_name_the_variables_of_devices() {
     let value = |name: &str| setup.env.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_slice());
     assert_eq!((value("GPUS"), value("MODE")), (Some(&b"a"[..]), Some(&b"mine"[..])));
     assert_eq!(setup.mounts.first().map(|mount| mount.container_path.as_str()), Some("/opt/gpu"));
+}
+
+/// Raw block devices come after those of plugins.
+#[tokio::test(start_paused = true)]
+async fn a_container_has_the_block_devices_of_its_claims() {
+    let mut world = World::new();
+    let mut pod = asking();
+    let web = pod.containers.first_mut().unwrap();
+    web.devices = vec![VolumeDevice { volume: "data".to_owned(), path: "/dev/xvda".to_owned() }];
+    let of = |text: &str| (text.to_owned(), text.to_owned(), "rw".to_owned());
+    let options = DeviceOptions { devices: vec![of("/dev/gpu")], ..DeviceOptions::default() };
+    world.devices = DeviceManager::of_test(&pod.uid, "web", GPU, options);
+    let (deps, image, facts) = (world.deps(), Image::default(), PodFacts::default());
+    let container = pod.containers.first().unwrap();
+    let (pod, deps) = (&pod, &deps);
+    let request =
+        ContainerRequest { deps, pod, container, attempt: 0, image: &image, facts: &facts, images: &[] };
+    let setup = configure(request).await.unwrap();
+    let path = format!("/fake/{}/data", pod.uid);
+    let block = ("/dev/xvda".to_owned(), path, "mrw".to_owned());
+    assert_eq!(setup.devices.devices, [of("/dev/gpu"), block]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn maps_of_block_devices_are_told_and_so_is_what_fails_of_one() {
+    let mut world = World::new();
+    let words = "MapVolume.MapPodDevice succeeded for volume \"pv\" globalMapPath \"/g\"";
+    let pod = asking();
+    world.volumes.map(&pod.uid, words);
+    world.volumes.fail_map("MapVolume.MapBlockVolume failed for volume \"pv\" : no losetup");
+    let handle = world.start(pod);
+    until(&handle, "told", |s| s.message.contains("no losetup")).await;
+    let told = |reason: &str| {
+        let events = handle.events();
+        let of = events.iter().filter(|event| event.note.reason == reason);
+        of.map(|event| event.note.message.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(told("SuccessfulMountVolume"), [words]);
+    assert!(told("FailedMapVolume").iter().all(|message| message.ends_with("no losetup")));
+    assert_eq!((told("FailedMapVolume").is_empty(), told("FailedMount").len()), (false, 0));
 }
