@@ -90,7 +90,7 @@ pub(crate) fn inodes(folder: &str) -> ExitResult {
 pub(crate) fn pids() -> ExitResult {
     let mut children = Vec::new();
     loop {
-        let own = Command::new("/proc/self/exe").args(["sleep", "1000000"]).stdin(Stdio::null()).spawn();
+        let own = Command::new("/proc/self/exe").args(["hog", "idle"]).stdin(Stdio::null()).spawn();
         match own {
             Ok(child) => children.push(child),
             Err(error) => {
@@ -98,6 +98,13 @@ pub(crate) fn pids() -> ExitResult {
                 sleep(Duration::from_secs(5));
             }
         }
+    }
+}
+
+/// Nothing: a pid and no more.
+pub(crate) fn idle() -> ExitResult {
+    loop {
+        std::thread::park();
     }
 }
 

@@ -90,6 +90,7 @@ fn run(words: &[&str]) -> ExitResult {
         ["hog", "disk", folder] => hog::disk(folder),
         ["hog", "inodes", folder] => hog::inodes(folder),
         ["hog", "pids"] => hog::pids(),
+        ["hog", "idle"] => hog::idle(),
         ["hog", "log"] => hog::log(),
         _ => Err(USAGE.into()),
     }

@@ -38,7 +38,7 @@ mkdir -p /logs && mount -t ext4 /dev/vdb /logs || exit 1
 mount --make-rshared /
 ip address add 10.0.2.15/24 dev eth0 && ip link set eth0 up && ip route add default via 10.0.2.2 || exit 1
 echo 1 >/proc/sys/net/ipv4/ip_forward
-echo 4096 >/proc/sys/kernel/pid_max
+echo 3072 >/proc/sys/kernel/pid_max
 echo 0 >/proc/sys/vm/oom_dump_tasks
 echo -1000 >/proc/self/oom_score_adj
 keep() {
@@ -61,7 +61,7 @@ for pid in $(pidof gantry containerd kubelet); do
   echo "overload: pid $(cat /proc/$pid/comm) $(cat /proc/$pid/oom_score_adj) $(grep VmRSS /proc/$pid/status)"
 done
 wget -qO /logs/metrics.txt http://127.0.0.1:10255/metrics
-grep -E 'Killed process|oom-kill:' /logs/dmesg.log | sed 's/^/overload: kernel /'
+grep oom-kill: /logs/dmesg.log | sed 's/^/overload: kernel /'
 sync
 "#;
 
@@ -70,7 +70,7 @@ sync
 pub(super) struct Told {
     /// Ends of kubelet and runtime: how they were told.
     pub(super) ended: Vec<String>,
-    /// Whom the kernel killed for lack of memory: names of processes.
+    /// Whom the kernel killed for lack of memory: process, and what was full.
     pub(super) killed: Vec<String>,
     /// kubelet and runtime at the end: name, score, memory.
     pub(super) daemons: Vec<String>,
@@ -83,11 +83,25 @@ impl Told {
             self.ended.push(said.to_owned());
         } else if let Some(daemon) = said.strip_prefix("pid ") {
             self.daemons.push(daemon.split_whitespace().collect::<Vec<_>>().join(" "));
-        } else if let Some((_, process)) = said.split_once("Killed process ") {
-            let name = process.split(['(', ')']).nth(1).unwrap_or(process);
-            self.killed.push(name.to_owned());
+        } else if let Some((_, kill)) = said.split_once("oom-kill:") {
+            self.killed.push(victim(kill));
         }
     }
+}
+
+/// Whom the kernel chose and what was full, of its line `constraint=…,oom_memcg=…,task=…`.
+fn victim(kill: &str) -> String {
+    let field = |name: &str| {
+        let found = kill.split(',').find_map(|field| field.strip_prefix(name)?.strip_prefix('='));
+        found.unwrap_or_default()
+    };
+    let full = match field("oom_memcg").matches('/').count() {
+        0 => "the machine",
+        1 => "all pods",
+        2 => "its class",
+        _ => "its pod",
+    };
+    format!("{} ({full})", field("task"))
 }
 
 /// A running machine; killed on drop.
@@ -295,14 +309,14 @@ fn kubelet(node: OverloadNode) -> serde_json::Value {
             "nodefs.inodesFree": "5%",
             "imagefs.available": "15%",
             "imagefs.inodesFree": "5%",
-            "pid.available": "20%",
+            "pid.available": "30%",
         },
         "evictionSoft": { "memory.available": "200Mi" },
         "evictionSoftGracePeriod": { "memory.available": "30s" },
         "evictionMaxPodGracePeriod": 5,
         "evictionPressureTransitionPeriod": "30s",
         "kubeReserved": { "memory": "200Mi" },
-        "podPidsLimit": 1024,
+        "podPidsLimit": 700,
         "readOnlyPort": 10255,
         "resolvConf": "/etc/resolv.conf",
         "staticPodPath": format!("{HOME}/manifests"),
@@ -360,14 +374,15 @@ mod tests {
         for line in [
             "overload: runtime starts",
             "overload: runtime ended with 137",
-            "overload: kernel [  9.1] Memory cgroup out of memory: Killed process 812 (workload) total-vm:1kB",
+            "overload: kernel [  9.1] oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/kubepods,task_memcg=/kubepods/podx/y,task=workload,pid=8,uid=0",
+            "overload: kernel [  9.2] oom-kill:constraint=CONSTRAINT_NONE,global_oom,task_memcg=/,task=kubelet,pid=9,uid=0",
             "overload: pid kubelet -999 VmRSS:\t   81234 kB",
             "something else ended with 1",
         ] {
             told.read(line);
         }
         assert_eq!(told.ended, ["runtime ended with 137"]);
-        assert_eq!(told.killed, ["workload"]);
+        assert_eq!(told.killed, ["workload (all pods)", "kubelet (the machine)"]);
         assert_eq!(told.daemons, ["kubelet -999 VmRSS: 81234 kB"]);
     }
 }
