@@ -2,15 +2,16 @@
 
 use super::seen::{Overload, PodSeen};
 
-/// What was lost of a pod that keeps to its requests, as far as something was.
-fn loss(pod: &PodSeen) -> Option<String> {
+/// What was lost of a pod that keeps to its requests, as far as something was. On a node that is not Ready the control
+/// plane calls all pods not ready, whatever they do: that is told of the node, and only once.
+fn loss(pod: &PodSeen, node_ready: bool) -> Option<String> {
     if !pod.there {
         Some("is gone".to_owned())
     } else if pod.phase != "Running" {
         Some(format!("is {} ({} {})", pod.phase, pod.reason, pod.message))
     } else if pod.restarts > 0 {
         Some(format!("restarted {} times, OOM killed {} times", pod.restarts, pod.oom_killed.len()))
-    } else if !pod.ready {
+    } else if node_ready && !pod.ready {
         Some("is not ready".to_owned())
     } else {
         None
@@ -18,8 +19,8 @@ fn loss(pod: &PodSeen) -> Option<String> {
 }
 
 /// Whether a pod that keeps to its requests was lost.
-pub(super) fn is_lost(pod: &PodSeen) -> bool {
-    pod.keeper && loss(pod).is_some()
+pub(super) fn is_lost(pod: &PodSeen, node_ready: bool) -> bool {
+    pod.keeper && loss(pod, node_ready).is_some()
 }
 
 /// A sentence for each condition that does not hold.
@@ -27,7 +28,7 @@ pub(super) fn faults(seen: &Overload) -> Vec<String> {
     let guaranteed = seen.pods.iter().filter(|(_, pod)| pod.keeper && pod.class == "Guaranteed");
     let mut faults: Vec<String> = guaranteed
         .clone()
-        .filter_map(|(name, pod)| loss(pod).map(|loss| format!("pod {name} {loss}")))
+        .filter_map(|(name, pod)| loss(pod, seen.ready).map(|loss| format!("pod {name} {loss}")))
         .collect();
     if guaranteed.count() == 0 {
         faults.push("no Guaranteed pod was seen".to_owned());
@@ -70,7 +71,11 @@ mod tests {
         assert_eq!(of(|pod| pod.there = false), ["pod g is gone"]);
         assert_eq!(of(|pod| pod.ready = false), ["pod g is not ready"]);
         assert_eq!(of(|pod| pod.phase = "Failed".into()), ["pod g is Failed ( )"]);
-        assert_eq!(with(|seen| seen.ready = false), ["the node is not Ready at the end"]);
+        let unready = with(|seen| {
+            seen.ready = false;
+            seen.pods.values_mut().for_each(|pod| pod.ready = false);
+        });
+        assert_eq!(unready, ["the node is not Ready at the end"]);
         let killed = with(|seen| seen.guest.ended.push("kubelet ended with 137".to_owned()));
         assert_eq!(killed, ["kubelet ended with 137"]);
         assert_eq!(with(|seen| seen.pods.clear()), ["no Guaranteed pod was seen"]);

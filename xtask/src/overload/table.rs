@@ -7,22 +7,24 @@ use super::seen::{Overload, PodSeen};
 
 const CLASSES: [&str; 3] = ["Guaranteed", "Burstable", "BestEffort"];
 
-/// A figure of a class: what it is called, and how it is read from the class's pods.
-type Figure = (&'static str, fn(&[&PodSeen]) -> String);
+/// A figure of a class: what it is called, and how it is read from the class's pods on a node that is Ready or not.
+type Figure = (&'static str, fn(&[&PodSeen], bool) -> String);
 
 const FIGURES: [Figure; 6] = [
-    ("pods made", |pods| pods.len().to_string()),
-    ("keepers lost", |pods| {
+    ("pods made", |pods, _| pods.len().to_string()),
+    ("keepers lost", |pods, ready| {
         let keepers = pods.iter().filter(|pod| pod.keeper);
-        format!("{} of {}", keepers.clone().filter(|pod| is_lost(pod)).count(), keepers.count())
+        format!("{} of {}", keepers.clone().filter(|pod| is_lost(pod, ready)).count(), keepers.count())
     }),
-    ("evicted, by signal", |pods| by(pods.iter().filter_map(|pod| pod.signal()))),
-    ("failed otherwise", |pods| {
+    ("evicted, by signal", |pods, _| by(pods.iter().filter_map(|pod| pod.signal()))),
+    ("failed otherwise", |pods, _| {
         let failed = pods.iter().filter(|pod| pod.phase == "Failed" && pod.signal().is_none());
         by(failed.map(|pod| if pod.reason.is_empty() { "without a reason" } else { &pod.reason }))
     }),
-    ("containers OOM killed", |pods| pods.iter().map(|pod| pod.oom_killed.len()).sum::<usize>().to_string()),
-    ("restarts", |pods| pods.iter().map(|pod| pod.restarts).sum::<u64>().to_string()),
+    ("containers OOM killed", |pods, _| {
+        pods.iter().map(|pod| pod.oom_killed.len()).sum::<usize>().to_string()
+    }),
+    ("restarts", |pods, _| pods.iter().map(|pod| pod.restarts).sum::<u64>().to_string()),
 ];
 
 /// Counts of each, in one cell.
@@ -48,7 +50,7 @@ pub(super) fn markdown(minutes: u64, columns: &[(&str, Overload)]) -> String {
     for class in CLASSES {
         for (head, figure) in FIGURES {
             row(&format!("{class}: {head}"), &|seen| {
-                figure(&seen.pods.values().filter(|pod| pod.class == class).collect::<Vec<_>>())
+                figure(&seen.pods.values().filter(|pod| pod.class == class).collect::<Vec<_>>(), seen.ready)
             });
         }
     }
@@ -62,10 +64,12 @@ pub(super) fn markdown(minutes: u64, columns: &[(&str, Overload)]) -> String {
     row("ends of kubelet and runtime", &|seen| by(seen.guest.ended.iter().map(String::as_str)));
     row("killed by the kernel", &|seen| by(seen.guest.killed.iter().map(String::as_str)));
     row("daemons at the end", &|seen| seen.guest.daemons.join("; "));
-    row("conditions that do not hold", &|seen| {
-        let faults = faults(seen);
-        if faults.is_empty() { "none".to_owned() } else { faults.join("; ") }
-    });
+    row("conditions that do not hold", &|seen| faults(seen).len().to_string());
+    for (name, seen) in columns {
+        for fault in faults(seen) {
+            text.push_str(&format!("\n- {name}: {fault}"));
+        }
+    }
     text
 }
 
