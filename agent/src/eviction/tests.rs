@@ -81,6 +81,14 @@ impl Scale {
         self.usage.lock().unwrap().insert(uid(pod), used);
     }
 
+    fn fills_inodes(&self, pod: &Value, inodes: u64) {
+        let layer = Some(Used { bytes: 4096, inodes });
+        let logs = Some(Used::default());
+        let container = ContainerUse { name: "web".into(), logs, layer, ..ContainerUse::default() };
+        let used = PodUse { containers: vec![container], ..PodUse::default() };
+        self.usage.lock().unwrap().insert(uid(pod), used);
+    }
+
     fn fills_volume(&self, pod: &Value, name: &str, bytes: u64) {
         let volumes = [(name.to_owned(), Used { bytes, inodes: 1 })].into();
         self.usage.lock().unwrap().insert(uid(pod), PodUse { volumes, ..PodUse::default() });
@@ -349,9 +357,9 @@ async fn issue_41032_what_images_gave_back_ends_nobody() {
 async fn what_an_evicted_pod_has_written_goes_before_an_innocent_does() {
     let machine = EvictionFixture::new();
     let _kubelet = machine.kubelet(&hard("nodefs.inodesFree<5%"));
-    for (name, bytes) in [("small", 1), ("hog", 500)] {
+    for (name, inodes) in [("small", 1), ("hog", 38_000)] {
         let pod = machine.wants(name, 0);
-        machine.scale.fills(&pod, bytes << 20);
+        machine.scale.fills_inodes(&pod, inodes);
         machine.phase(name, "Running").await;
     }
     *machine.scale.emptied.lock().unwrap() = Some((machine.runtime.clone(), 30_000));
