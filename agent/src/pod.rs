@@ -75,6 +75,8 @@ pub struct Orders {
     pub kill: Option<Kill>,
     /// Forget it once it is stopped.
     pub remove: bool,
+    /// Its containers give back what they hold once it is stopped, though it is not forgotten.
+    pub free: bool,
     /// It is Failed for this, whatever its containers come to; the first reason stays.
     pub verdict: Option<PodFailure>,
 }

@@ -1,4 +1,4 @@
-//! The one command of the repository: `cargo xtask build|demo|dist|test|cluster|conformance|bench|clean-room|fuzz|churn|peers|leakcheck|kind|vagrant-box|vm`. Owns the command line;
+//! The one command of the repository: `cargo xtask build|demo|dist|test|cluster|conformance|bench|clean-room|fuzz|churn|overload|peers|leakcheck|kind|vagrant-box|vm`. Owns the command line;
 //! each subcommand is a file of its own. Never part of what users install. Called by people and
 //! by `.ci/run`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
@@ -22,6 +22,7 @@ mod kernel;
 mod kind;
 mod leakcheck;
 mod monitor_compat;
+mod overload;
 mod pace;
 mod sh;
 mod side_by_side;
@@ -161,6 +162,11 @@ enum Task {
     /// The churn's own half, inside its namespaces
     #[command(hide = true)]
     ChurnInside(churn::ChurnArgs),
+    /// Thirty pods of all classes on a node of 2 GiB, most of them hogs, beside upstream's kubelet and containerd (as root)
+    Overload(overload::OverloadArgs),
+    /// A node's own half, inside its namespaces
+    #[command(hide = true)]
+    OverloadInside(overload::OverloadInsideArgs),
     /// Builds the Go programs that tests and benches need: containerd, runc, CNI plugins, the CRI suite
     Peers,
     /// Measures beside containerd, in one run (as root)
@@ -250,6 +256,8 @@ fn main() -> ExitCode {
         Task::Churn(asked) => churn::outside(&asked),
         Task::ChurnInside(asked) => churn::inside(&asked),
         Task::CleanRoom { command } => clean_room::run(&command),
+        Task::Overload(asked) => overload::outside(&asked),
+        Task::OverloadInside(asked) => overload::inside(&asked),
         Task::Peers => {
             gantry_tests::peers::Programs::build().and_then(|_| gantry_tests::peers::Programs::build_kind())
         }

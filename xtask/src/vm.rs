@@ -24,10 +24,12 @@ use crate::sh;
 use crate::side_by_side::{self, Job};
 use crate::summary::{self, Counts};
 
-const MODULES: [&str; 23] = [
+const MODULES: [&str; 24] = [
     // The disk.
     "virtio_pci",
     "virtio_blk",
+    // The card of a node.
+    "virtio_net",
     // A disk that a test freezes.
     "loop",
     // One that never answers.
@@ -54,8 +56,9 @@ const MODULES: [&str; 23] = [
     "netlink_diag",
     "af_packet_diag",
 ];
-const MEMORY_MIB: &str = "3072";
-const DEADLINE_SECONDS: &str = "1200";
+/// What the tests have.
+const OF_TESTS: Hardware =
+    Hardware { processors: 1, memory_mib: 3072, deadline_seconds: 1200, devices: Vec::new() };
 /// Printed last by stage 2, with the exit code of the command.
 const ENDED: &str = "gantry-vm ended with ";
 
@@ -112,6 +115,17 @@ impl VmKind {
             VmKind::Hybrid => Release::Stable,
         }
     }
+}
+
+/// What a machine is made of, beside its kernel.
+#[derive(Debug, Clone)]
+pub(crate) struct Hardware {
+    pub(crate) processors: u8,
+    pub(crate) memory_mib: u32,
+    /// It is killed then.
+    pub(crate) deadline_seconds: u64,
+    /// qemu's words for what is plugged in: the first disk is mounted at `/var`.
+    pub(crate) devices: Vec<String>,
 }
 
 /// How a boot comes to its end, once its command has.
@@ -338,6 +352,11 @@ fn add_program(cpio: &mut Cpio, from: &Path, to: &str, scratch: &Path) -> Result
     let stripped = scratch.join(from.file_name().context("a program without a name")?);
     sh::run(Command::new("strip").arg("--strip-debug").arg("-o").arg(&stripped).arg(from))?;
     cpio.copy(&stripped, to, 0o755)?;
+    add_libraries(cpio, from)
+}
+
+/// The libraries that a program names.
+pub(crate) fn add_libraries(cpio: &mut Cpio, from: &Path) -> Result<()> {
     let listed = Command::new("ldd").arg(from).output().context("run ldd")?;
     // `not a dynamic executable` goes to stderr and ends with 1: then there is nothing to add.
     for word in
@@ -350,29 +369,41 @@ fn add_program(cpio: &mut Cpio, from: &Path, to: &str, scratch: &Path) -> Result
 
 /// Boots with what `cpio` holds already and runs `command`: its counts and its exit code.
 fn boot(
-    mut cpio: Cpio,
+    cpio: Cpio,
     command: &str,
     machine: VmKind,
     disk: Option<&VmDisk>,
     end: End,
 ) -> Result<(Counts, Option<i32>)> {
+    let devices = disk.iter().flat_map(|disk| disk.arguments()).collect();
+    let hardware = Hardware { devices, ..OF_TESTS };
+    let scratch = tempfile::Builder::new().prefix("gantry-vm-").tempdir()?;
+    let mut qemu = machine_of(cpio, command, machine, &hardware, end, scratch.path())?;
+    let mut code = None;
+    let counts = summary::watch(&mut qemu, &mut |line| {
+        if let Some(text) = line.strip_prefix(ENDED) {
+            code = text.trim().parse().ok();
+        }
+    })?;
+    Ok((counts, code))
+}
+
+/// The small machine as a node, which runs a command line with what `cpio` holds. Its initramfs is in `scratch`; its
+/// serial line is the command's own input and output.
+pub(crate) fn node(cpio: Cpio, command: &str, hardware: &Hardware, scratch: &Path) -> Result<Command> {
+    machine_of(cpio, command, VmKind::Small, hardware, End::Off, scratch)
+}
+
+fn machine_of(
+    mut cpio: Cpio,
+    command: &str,
+    machine: VmKind,
+    hardware: &Hardware,
+    end: End,
+    scratch: &Path,
+) -> Result<Command> {
     let kernel = kernel_package::fetch(machine.kernel())?;
-    let busybox = Path::new("/bin/busybox");
-    let bytes = std::fs::read(busybox).with_context(|| gantry_needs::remedy("/bin/busybox"))?;
-    cpio.file("/bin/busybox", 0o755, &bytes)?;
-    for folder in ["/proc", "/sys", "/dev", "/newroot", "/lib64", "/usr"] {
-        cpio.dir(folder)?;
-    }
-    cpio.file("/etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\n")?;
-    cpio.file("/etc/group", 0o644, b"root:x:0:\n")?;
-    cpio.file("/etc/hosts", 0o644, b"127.0.0.1 localhost\n")?;
-    cpio.file("/etc/resolv.conf", 0o644, b"nameserver 127.0.0.1\n")?;
-    // Pulls over TLS want a machine with authorities.
-    let authorities = Path::new("/etc/ssl/certs/ca-certificates.crt");
-    if !authorities.is_file() {
-        bail!("{}", gantry_needs::remedy("/etc/ssl/certs/ca-certificates.crt"));
-    }
-    cpio.copy(authorities, "/etc/ssl/certs/ca-certificates.crt", 0o644)?;
+    add_base(&mut cpio)?;
     let append = match machine {
         VmKind::Small => {
             cpio.file("/init", 0o755, INIT.as_bytes())?;
@@ -389,26 +420,38 @@ fn boot(
     cpio.file("/gantry/end", 0o644, end.script().as_bytes())?;
     cpio.file(place::VM_MARK, 0o644, b"")?;
     add_modules(&mut cpio, &kernel)?;
-
-    let scratch = tempfile::Builder::new().prefix("gantry-vm-").tempdir()?;
-    let initrd = scratch.path().join("initramfs");
+    let initrd = scratch.join("initramfs");
     std::fs::write(&initrd, cpio.finish()?)?;
-    let mut qemu = qemu(&kernel, &initrd, append, disk);
-    let mut code = None;
-    let counts = summary::watch(&mut qemu, &mut |line| {
-        if let Some(text) = line.strip_prefix(ENDED) {
-            code = text.trim().parse().ok();
-        }
-    })?;
-    Ok((counts, code))
+    Ok(qemu(&kernel, &initrd, append, hardware))
 }
 
-fn qemu(kernel: &Kernel, initrd: &Path, append: &str, disk: Option<&VmDisk>) -> Command {
+/// busybox, folders, and the files that programs expect.
+fn add_base(cpio: &mut Cpio) -> Result<()> {
+    let busybox = Path::new("/bin/busybox");
+    let bytes = std::fs::read(busybox).with_context(|| gantry_needs::remedy("/bin/busybox"))?;
+    cpio.file("/bin/busybox", 0o755, &bytes)?;
+    for folder in ["/proc", "/sys", "/dev", "/newroot", "/lib64", "/usr"] {
+        cpio.dir(folder)?;
+    }
+    cpio.file("/etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\n")?;
+    cpio.file("/etc/group", 0o644, b"root:x:0:\n")?;
+    cpio.file("/etc/hosts", 0o644, b"127.0.0.1 localhost\n")?;
+    cpio.file("/etc/resolv.conf", 0o644, b"nameserver 127.0.0.1\n")?;
+    // Pulls over TLS want a machine with authorities.
+    let authorities = Path::new("/etc/ssl/certs/ca-certificates.crt");
+    if !authorities.is_file() {
+        bail!("{}", gantry_needs::remedy("/etc/ssl/certs/ca-certificates.crt"));
+    }
+    cpio.copy(authorities, "/etc/ssl/certs/ca-certificates.crt", 0o644)
+}
+
+fn qemu(kernel: &Kernel, initrd: &Path, append: &str, hardware: &Hardware) -> Command {
     let mut qemu = Command::new("timeout");
     // cx16=off: after a cmpxchg16b qemu 7.2's flags are wrong, and the allocator of Linux 6.12 goes by them into a
     // double fault. no_timer_check: on a busy host the kernel's look at its timer comes too late, and it would not boot.
-    qemu.args(["--kill-after=5", DEADLINE_SECONDS, "qemu-system-x86_64"])
-        .args(["-accel", "tcg", "-cpu", "max,cx16=off", "-smp", "1", "-m", MEMORY_MIB])
+    qemu.args(["--kill-after=5", &hardware.deadline_seconds.to_string(), "qemu-system-x86_64"])
+        .args(["-accel", "tcg", "-cpu", "max,cx16=off"])
+        .args(["-smp", &hardware.processors.to_string(), "-m", &hardware.memory_mib.to_string()])
         .args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio"])
         .arg("-kernel")
         .arg(&kernel.image)
@@ -416,7 +459,7 @@ fn qemu(kernel: &Kernel, initrd: &Path, append: &str, disk: Option<&VmDisk>) -> 
         .arg(initrd)
         .arg("-append")
         .arg(format!("console=ttyS0 quiet loglevel=3 panic=-1 no_timer_check{append}"));
-    qemu.args(disk.iter().flat_map(|disk| disk.arguments()));
+    qemu.args(&hardware.devices);
     qemu
 }
 

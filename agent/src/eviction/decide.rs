@@ -99,6 +99,31 @@ fn rules(given: &[Rule], disks: Disks) -> Vec<Rule> {
     rules
 }
 
+/// What gives back some of what a signal is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Relief {
+    /// Containers of pods that have ended.
+    pub containers: bool,
+    /// Images that no container stands on.
+    pub images: bool,
+}
+
+/// What helps depends on which file systems are one, as upstream.
+#[must_use]
+pub(crate) fn relief(signal: Signal, disks: Disks) -> Relief {
+    let of_node = matches!(signal, Signal::NodeFs | Signal::NodeFsInodes);
+    let of_images = matches!(signal, Signal::ImageFs | Signal::ImageFsInodes);
+    match disks {
+        Disks { images_apart: true, layers_apart: true } => {
+            Relief { containers: !of_images, images: of_images }
+        }
+        Disks { images_apart: true, layers_apart: false } => {
+            Relief { containers: !of_node, images: !of_node }
+        }
+        Disks { images_apart: false, .. } => Relief { containers: true, images: true },
+    }
+}
+
 /// Thresholds that the operator wrote for writable layers, which nobody looks at.
 #[must_use]
 pub(crate) fn passed_over(policy: &Policy) -> Vec<Signal> {

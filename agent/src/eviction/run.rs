@@ -200,11 +200,37 @@ impl Evictor {
 
     /// Frees what nobody needs where that may help; whether it was tried.
     async fn free(&self, signal: Signal, look: &Observation) -> bool {
-        let disk = matches!(signal.resource(), Starved::Storage | Starved::Inodes);
-        let elsewhere = look.disks.images_apart && matches!(signal, Signal::NodeFs | Signal::NodeFsInodes);
-        if !disk || elsewhere {
+        if !matches!(signal.resource(), Starved::Storage | Starved::Inodes) {
             return false;
         }
+        let relief = decide::relief(signal, look.disks);
+        if relief.containers {
+            self.free_containers().await;
+        }
+        if relief.images {
+            self.free_images(signal).await;
+        }
+        relief.containers || relief.images
+    }
+
+    /// Pods that have ended give back their containers, and what those have written; first of all, since an image that one
+    /// of them stands on is not unused.
+    async fn free_containers(&self) {
+        tracing::info!("Attempting to delete unused containers");
+        let all = self.world.pods.borrow().clone();
+        let over = all.iter().filter(|handle| handle.status.borrow().is_over());
+        join_all(over.map(|handle| async move {
+            handle.free();
+            let freed = handle.wait(|status| status.held == 0);
+            if tokio::time::timeout(CLEAN_UP, freed).await.is_err() {
+                let pod = handle.pod.full_name();
+                tracing::warn!(pod, "eviction manager: timed out waiting for containers to be deleted");
+            }
+        }))
+        .await;
+    }
+
+    async fn free_images(&self, signal: Signal) {
         if let Err(error) = self.world.images.remove_unused().await {
             tracing::warn!(
                 %signal,
@@ -212,7 +238,6 @@ impl Evictor {
                 "eviction manager: unexpected error when attempting to reduce resource pressure"
             );
         }
-        true
     }
 
     async fn end_one(&mut self, starved: &[Rule], look: &Observation) -> Option<(PodHandle, Duration)> {

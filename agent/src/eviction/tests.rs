@@ -47,6 +47,8 @@ struct Scale {
     keeper: Arc<FakeKeeper>,
     /// Room of the disk once an image was removed.
     freed: Mutex<Option<i64>>,
+    /// Inodes once a container was removed.
+    emptied: Mutex<Option<(FakeRuntime, i64)>>,
     /// Of what there is enough again, once so many pods were to go.
     relief: Mutex<Option<(Signal, usize)>>,
     victims: Mutex<usize>,
@@ -79,6 +81,14 @@ impl Scale {
         self.usage.lock().unwrap().insert(uid(pod), used);
     }
 
+    fn fills_inodes(&self, pod: &Value, inodes: u64) {
+        let layer = Some(Used { bytes: 4096, inodes });
+        let logs = Some(Used::default());
+        let container = ContainerUse { name: "web".into(), logs, layer, ..ContainerUse::default() };
+        let used = PodUse { containers: vec![container], ..PodUse::default() };
+        self.usage.lock().unwrap().insert(uid(pod), used);
+    }
+
     fn fills_volume(&self, pod: &Value, name: &str, bytes: u64) {
         let volumes = [(name.to_owned(), Used { bytes, inodes: 1 })].into();
         self.usage.lock().unwrap().insert(uid(pod), PodUse { volumes, ..PodUse::default() });
@@ -97,6 +107,11 @@ impl Gauge for Scale {
             && !self.keeper.removed().is_empty()
         {
             self.left(Signal::NodeFs, freed, 2000 * MIB);
+        }
+        if let Some((runtime, inodes)) = &*self.emptied.lock().unwrap()
+            && runtime.count("remove ") > 0
+        {
+            self.left(Signal::NodeFsInodes, *inodes, 40_000);
         }
         std::future::ready(Ok(self.look.lock().unwrap().clone())).boxed()
     }
@@ -334,6 +349,30 @@ async fn issue_41032_what_images_gave_back_ends_nobody() {
     assert_eq!(machine.is("web"), "Running");
     assert_eq!(*machine.pressures.borrow(), Pressures::from([Pressure::Disk]));
     assert_eq!(machine.metrics.evictions.get(["nodefs.available"]), None);
+}
+
+/// Seen with `cargo xtask overload`: the layer of an evicted pod held all inodes, and thirty pods went one by one, those that
+/// are Guaranteed, too.
+#[tokio::test(start_paused = true)]
+async fn what_an_evicted_pod_has_written_goes_before_an_innocent_does() {
+    let machine = EvictionFixture::new();
+    let _kubelet = machine.kubelet(&hard("nodefs.inodesFree<5%"));
+    for (name, inodes) in [("small", 1), ("hog", 38_000)] {
+        let pod = machine.wants(name, 0);
+        machine.scale.fills_inodes(&pod, inodes);
+        machine.phase(name, "Running").await;
+    }
+    *machine.scale.emptied.lock().unwrap() = Some((machine.runtime.clone(), 30_000));
+    // Images do not help.
+    machine.scale.left(Signal::NodeFsInodes, 100, 40_000);
+    machine.phase("hog", "Failed").await;
+    tokio::time::sleep(EVERY * 6).await;
+    assert_eq!(machine.is("small"), "Running");
+    assert_eq!(machine.metrics.evictions.get(["nodefs.inodesFree"]), Some(1.0));
+    // Its status tells of its container all the same.
+    let hog = machine.server.get(&path("hog")).unwrap();
+    assert!(hog["status"]["containerStatuses"][0]["state"]["terminated"].is_object(), "{hog}");
+    assert!(machine.runtime.count("remove ") == 1, "{:?}", machine.runtime.log());
 }
 
 #[tokio::test(start_paused = true)]

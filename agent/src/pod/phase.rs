@@ -103,6 +103,7 @@ pub fn status(seen: StatusInputs<'_>) -> PodStatus {
         init_containers,
         containers,
         ephemeral_containers,
+        held: observed.containers.len(),
         ..PodStatus::default()
     }
 }

@@ -85,6 +85,8 @@ pub struct PodStatus {
     pub containers: Vec<ContainerStatus>,
     /// In the pod's order.
     pub ephemeral_containers: Vec<ContainerStatus>,
+    /// Containers that the runtime has of it, ended ones, too.
+    pub held: usize,
     /// How the devices are that its containers have.
     pub devices: Arc<DeviceHealth>,
     /// Stages so far.

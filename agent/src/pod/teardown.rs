@@ -40,6 +40,9 @@ pub(super) fn plan(facts: PlanInputs<'_>, draft: &mut Draft) -> Life {
         PodResources::Gone => {}
     }
     if !facts.orders.remove {
+        if facts.orders.free {
+            remove_containers(facts, draft);
+        }
         return Life::Stopped;
     }
     if remove(facts, draft) { Life::Stopped } else { Life::Gone }
@@ -84,11 +87,15 @@ fn stop_sandboxes(facts: PlanInputs<'_>, draft: &mut Draft) -> bool {
     waiting
 }
 
-/// Whether anything is left to forget.
-fn remove(facts: PlanInputs<'_>, draft: &mut Draft) -> bool {
+fn remove_containers(facts: PlanInputs<'_>, draft: &mut Draft) {
     for instance in &facts.observed.containers {
         draft.act(facts, Action::RemoveContainer { id: instance.id.clone() });
     }
+}
+
+/// Whether anything is left to forget.
+fn remove(facts: PlanInputs<'_>, draft: &mut Draft) -> bool {
+    remove_containers(facts, draft);
     if facts.observed.containers.is_empty() {
         for sandbox in &facts.observed.sandboxes {
             draft.act(facts, Action::RemoveSandbox { id: sandbox.id.clone() });

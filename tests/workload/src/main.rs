@@ -1,8 +1,9 @@
-//! What runs inside the test images: a web page, counters, and a look around from within a
+//! What runs inside the test images: a web page, counters, hogs, and a look around from within a
 //! container. Owns no test; never depends on anything in the image but itself. Built static by
 //! `cargo xtask build`, started by the kernel tier and the demo.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
 
+mod hog;
 mod look;
 mod web;
 
@@ -16,7 +17,8 @@ use std::time::Duration;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 const USAGE: &str = "usage: workload web PORT [FILE] | exit CODE | print COUNT [STREAM] | sleep SECONDS | \
-    count CODE [TIMES] | alloc MIB | env | id | ls-proc | try-write PATH | try-mount | dial ADDR";
+    count CODE [TIMES] | alloc MIB | env | id | ls-proc | try-write PATH | try-mount | dial ADDR | \
+    keep MIB | hog memory MIB | hog disk FOLDER | hog inodes FOLDER | hog pids | hog log";
 
 fn main() -> ExitCode {
     let mut args = std::env::args();
@@ -83,6 +85,13 @@ fn run(words: &[&str]) -> ExitResult {
         ["try-write", path] => look::try_write(path),
         ["try-mount"] => look::try_mount(),
         ["dial", addr] => web::dial(addr),
+        ["keep", mib] => hog::keep(mib.parse()?),
+        ["hog", "memory", mib] => hog::memory(mib.parse()?),
+        ["hog", "disk", folder] => hog::disk(folder),
+        ["hog", "inodes", folder] => hog::inodes(folder),
+        ["hog", "pids"] => hog::pids(),
+        ["hog", "idle"] => hog::idle(),
+        ["hog", "log"] => hog::log(),
         _ => Err(USAGE.into()),
     }
 }

@@ -40,6 +40,26 @@ impl Run {
 }
 
 #[test]
+fn what_helps_a_disk_depends_on_what_else_is_on_it() {
+    use Signal::{ContainerFs, ImageFs, NodeFs, NodeFsInodes};
+    let of = |signal, images_apart, layers_apart| {
+        let Relief { containers, images } = relief(signal, Disks { images_apart, layers_apart });
+        (containers, images)
+    };
+    for signal in [NodeFs, NodeFsInodes, ImageFs, ContainerFs] {
+        assert_eq!(of(signal, false, false), (true, true), "{signal}");
+    }
+    assert_eq!(
+        [NodeFs, ImageFs, ContainerFs].map(|it| of(it, true, false)),
+        [(false, false), (true, true), (true, true)]
+    );
+    assert_eq!(
+        [NodeFs, ImageFs, ContainerFs].map(|it| of(it, true, true)),
+        [(true, false), (false, true), (true, false)]
+    );
+}
+
+#[test]
 fn a_hard_threshold_counts_at_once_and_is_met_below_it_only() {
     let mut run = Run::new(vec![rule(Signal::Memory, Threshold::Bytes(GIB), 0)]);
     assert_eq!(run.at(0, &look(&[(Signal::Memory, GIB)])), (vec![], vec![]));

@@ -137,6 +137,11 @@ impl PodHandle {
         });
     }
 
+    /// Its containers give back what they hold once it is stopped: writable layers and logs.
+    pub fn free(&self) {
+        self.senders.orders.send_if_modified(|orders| !std::mem::replace(&mut orders.free, true));
+    }
+
     /// Something of it has changed in the runtime: look now.
     pub fn poke(&self) {
         self.senders.pokes.send_modify(|count| *count = count.wrapping_add(1));
