@@ -234,12 +234,16 @@ impl CsiInstall {
     }
 }
 
-/// Whether a volume is neither attached, nor staged, nor published.
+/// Whether a volume is neither staged nor published.
+#[must_use]
+pub fn is_unstaged(volume: &Value) -> bool {
+    volume["staged"] == "" && volume["published"].as_object().is_some_and(serde_json::Map::is_empty)
+}
+
+/// Whether it is not attached either.
 #[must_use]
 pub fn is_given_back(volume: &Value) -> bool {
-    volume["node"] == ""
-        && volume["staged"] == ""
-        && volume["published"].as_object().is_some_and(serde_json::Map::is_empty)
+    volume["node"] == "" && is_unstaged(volume)
 }
 
 /// A claim of one folder.
