@@ -2,6 +2,7 @@
 //! made of, and that its sidecars are stand-ins for upstream's, is said in `driver`.
 
 mod driver;
+pub(crate) mod growth;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
