@@ -55,9 +55,8 @@ fn measured(spec: &Spec<'_>, capacity: u64) -> Result<()> {
         let summary = get("/stats/summary").map_err(text)?;
         let summary: Value = serde_json::from_str(&summary).map_err(|error| error.to_string())?;
         let pods = summary["pods"].as_array().into_iter().flatten();
-        let own = |volume: &&Value| {
-            volume["pvcRef"] == json!({ "name": "data", "namespace": spec.namespace })
-        };
+        let own =
+            |volume: &&Value| volume["pvcRef"] == json!({ "name": "data", "namespace": spec.namespace });
         let volume = pods.filter_map(|pod| pod["volume"].as_array()).flatten().find(own);
         let volume = volume.ok_or("the summary has no volume of the claim")?;
         let used = volume["usedBytes"].as_u64().unwrap_or_default();
