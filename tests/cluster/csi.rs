@@ -3,12 +3,14 @@
 
 pub(crate) mod block;
 mod driver;
+pub(crate) mod growth;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use gantry_tests::cluster::csi::claim;
 use gantry_tests::cluster::programs;
 use gantry_tests::poll::poll;
 use serde_json::{Value, json};
@@ -17,14 +19,6 @@ use self::driver::InstalledDriver;
 use crate::spec::{IDLE, PATIENCE, Spec, pod};
 
 const STORES: [&str; 3] = ["store-0", "store-1", "store-2"];
-
-fn claim(class: &str) -> Value {
-    json!({
-        "accessModes": ["ReadWriteOnce"],
-        "storageClassName": class,
-        "resources": { "requests": { "storage": "10Mi" } },
-    })
-}
 
 pub(crate) fn stateful_set(spec: &Spec<'_>) -> Result<()> {
     let driver = InstalledDriver::install(spec, "set.gantry.test")?;

@@ -48,6 +48,7 @@ const BESIDE: [(&str, SpecRun); 31] = [
     ("pods_above_limits_of_local_storage_are_evicted", health::local_storage),
     ("an_autoscaler_follows_the_load_up_and_down", scaling::autoscaler),
     ("a_cron_job_ticks_with_the_clock", jobs::cron_job),
+    ("a_csi_volume_grows_under_its_pod_and_is_measured", csi::growth::growth),
     ("a_csi_drivers_volumes_follow_a_stateful_sets_pods", csi::stateful_set),
     ("a_raw_block_csi_volume_is_a_device_of_its_pods", csi::block::block),
     ("an_inline_csi_volume_lives_as_long_as_its_pod", csi::inline),

@@ -18,6 +18,7 @@ mod away;
 mod fixture;
 mod kill;
 mod pods;
+mod records;
 mod requests;
 mod resized;
 mod rotate;
@@ -40,7 +41,7 @@ struct DisruptionSpec {
     run: fn(&mut ClusterFixture) -> Result<()>,
 }
 
-const SPECS: [DisruptionSpec; 6] = [
+const SPECS: [DisruptionSpec; 7] = [
     DisruptionSpec {
         name: "swap_of_kubelets_disturbs_no_pod",
         upstream_first: true,
@@ -76,6 +77,12 @@ const SPECS: [DisruptionSpec; 6] = [
         upstream_first: true,
         join: join_by_kubeconfig,
         run: requests::run,
+    },
+    DisruptionSpec {
+        name: "csi_volumes_lose_no_acknowledged_record",
+        upstream_first: false,
+        join: join_by_kubeconfig,
+        run: records::run,
     },
 ];
 

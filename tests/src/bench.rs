@@ -2,8 +2,10 @@
 //! machines are shared and noisy and only ratios of one run count. Owns the measuring and the
 //! numbers; prints nothing and keeps nothing. Called by `cargo xtask bench first`.
 
+pub mod claims;
 pub mod pods;
 mod usage;
+mod watch;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -6,6 +6,7 @@ pub mod addons;
 pub mod audit;
 pub mod bus;
 mod control_plane;
+pub mod csi;
 pub mod going;
 pub mod harness;
 pub mod images;
@@ -16,8 +17,10 @@ pub mod kubelet;
 pub mod lives;
 pub mod network;
 mod pki;
+pub mod power;
 pub mod process;
 pub mod programs;
+pub mod records;
 pub mod runtime;
 pub mod watched;
 

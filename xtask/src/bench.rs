@@ -1,7 +1,8 @@
-//! `cargo xtask bench first|pods|pull`; this file is the first: it builds what is measured, enters namespaces of its own, prints medians
+//! `cargo xtask bench claims|first|pods|pull`; this file is the first: it builds what is measured, enters namespaces of its own, prints medians
 //! and ratios. Keeps nothing: evidence is put into docs/evidence by hand, with the machine it came
 //! from. Called by `main`.
 
+pub(crate) mod claims;
 pub(crate) mod kind_load;
 mod picture;
 pub(crate) mod pods;
@@ -12,11 +13,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use gantry_tests::bench::{self, BenchOutcome, Counts, Measured, Start, median, percentile};
+use gantry_tests::cluster::isolation;
 use gantry_tests::peers::Programs;
 use gantry_tests::place;
 
 use crate::cell::Cell;
-use crate::{build, sh};
+use crate::{build, cluster, sh};
 
 /// Builds everything, then runs the other half in new namespaces.
 pub(crate) fn outside(counts: Counts, built: Option<&Path>) -> Result<()> {
@@ -47,6 +49,24 @@ pub(crate) fn inside(counts: Counts) -> Result<()> {
     show_starts(&outcome, counts);
     show_pulls(&outcome, counts.pulls);
     Ok(())
+}
+
+/// Builds what a bench of a cluster needs, unless Gantry's programs are built already, and runs its other half in a place
+/// of its own.
+fn enter(inside: &str, words: &[String], built: Option<&Path>) -> Result<()> {
+    sh::require_root("the bench")?;
+    let programs = match built {
+        Some(programs) => std::path::absolute(programs)?,
+        None => build::build(true)?,
+    };
+    cluster::prepare_beside(&programs, false)?;
+    let cell = Cell::new()?;
+    let [unshare, init @ ..] = isolation::INIT;
+    let mut command = cell.command(Path::new(unshare))?;
+    command.args(init).arg(std::env::current_exe().context("find this program")?).arg(inside);
+    let ran = sh::run(command.args(words).env(place::BIN_DIR, programs));
+    cell.close()?;
+    ran
 }
 
 /// Figures say little without.

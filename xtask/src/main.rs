@@ -190,6 +190,9 @@ enum Task {
     /// The half of the pods' bench
     #[command(hide = true)]
     BenchPodsInside(bench::pods::PodsBenchArgs),
+    /// The half of the claims' bench
+    #[command(hide = true)]
+    BenchClaimsInside(bench::claims::ClaimsBenchArgs),
     /// The demo's own half, inside its namespaces
     #[command(hide = true)]
     DemoInside {
@@ -234,6 +237,8 @@ enum Bench {
     },
     /// Many pods at once on a real control plane, and what the node asks of the API server for them
     Pods(bench::pods::PodsBenchArgs),
+    /// Many claims of a CSI driver mounted and unmounted at once, by upstream's kubelet and by Gantry's
+    Claims(bench::claims::ClaimsBenchArgs),
     /// Pulls of images with the layers of well-known ones, and what each optimisation is worth
     Pull(bench::pull::PullBenchArgs),
     /// `kind load` of a large image onto a node of upstream's and one of Gantry's
@@ -269,6 +274,8 @@ fn main() -> ExitCode {
         Task::BenchPullInside(asked) => bench::pull::inside(&asked),
         Task::Bench { what: Bench::Pods(asked) } => bench::pods::outside(&asked),
         Task::BenchPodsInside(asked) => bench::pods::inside(&asked),
+        Task::Bench { what: Bench::Claims(asked) } => bench::claims::outside(&asked),
+        Task::BenchClaimsInside(asked) => bench::claims::inside(&asked),
         Task::BenchInside { pods, at_once, pulls } => bench::inside(Counts { pods, at_once, pulls }),
         Task::DemoInside { out } => demo::inside(&out),
         Task::Test { tier, full, filter, repeat, look: _ } => {

@@ -5,7 +5,6 @@
 mod floor;
 pub mod shape;
 mod steady;
-mod watch;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,8 +14,8 @@ use serde_json::{Value, json};
 
 use self::floor::NullKubelet;
 use self::shape::PodShape;
-use self::watch::{DEADLINE, Watch};
 use super::usage::{NodeUsage, available_memory, processor_time_of};
+use super::watch::{DEADLINE, Watch};
 use crate::cluster::audit::{self, AuditedRequest};
 use crate::cluster::kubectl::Kubectl;
 use crate::cluster::lives::is_ready;
@@ -26,7 +25,7 @@ use crate::cluster::{Cluster, ClusterOptions, Join, NODE, kubelet, runtime};
 /// Pods are made by so many clients at once: one takes longer for all of them than a node that is fast.
 const CLIENTS: usize = 4;
 /// What is asked of the API server after the last pod is ready: events, and statuses that trail behind.
-const TRAIL: Duration = Duration::from_secs(3);
+pub(super) const TRAIL: Duration = Duration::from_secs(3);
 /// Over so long what crashes is measured.
 pub const STORM: Duration = Duration::from_secs(60);
 /// More pods than a bench makes: a node takes 110 by itself.
@@ -226,7 +225,8 @@ fn round(
     let (meter, available) = (Meter::begin(cluster, usage)?, available_memory()?);
     let watch = Watch::start(&kubectl, namespace)?;
     let begun = Instant::now();
-    create(&kubectl, namespace, pods, asked.shape)?;
+    let all: Vec<Value> = (0..pods).map(|number| asked.shape.pod(namespace, number, NODE)).collect();
+    feed_at_once(&kubectl, &all)?;
     if asked.shape == PodShape::Crash {
         let storm = if namespace == WARM { TRAIL } else { STORM };
         std::thread::sleep(storm.saturating_sub(begun.elapsed()));
@@ -295,11 +295,11 @@ fn count(asked: &[AuditedRequest], namespace: &str) -> BTreeMap<String, usize> {
     counts
 }
 
-fn create(kubectl: &Kubectl, namespace: &str, pods: usize, shape: PodShape) -> Result<()> {
-    let all: Vec<Value> = (0..pods).map(|number| shape.pod(namespace, number, NODE)).collect();
+/// Makes objects by several clients.
+pub(super) fn feed_at_once(kubectl: &Kubectl, all: &[Value]) -> Result<()> {
     let args = ["create", "--validate=false", "-f", "-"];
     std::thread::scope(|scope| {
-        let parts = all.chunks(pods.div_ceil(CLIENTS));
+        let parts = all.chunks(all.len().div_ceil(CLIENTS).max(1));
         let clients: Vec<_> = parts
             .map(|part| json!({ "apiVersion": "v1", "kind": "List", "items": part }))
             .map(|list| scope.spawn(move || kubectl.feed(&args, &list)))
@@ -314,6 +314,7 @@ fn create(kubectl: &Kubectl, namespace: &str, pods: usize, shape: PodShape) -> R
     })
 }
 
-fn api_server_time(cluster: &mut Cluster) -> Result<Duration> {
+/// Processor time of the API server until now.
+pub(super) fn api_server_time(cluster: &mut Cluster) -> Result<Duration> {
     processor_time_of(cluster.control_plane("kube-apiserver")?.pid()?.as_raw_nonzero().get())
 }

@@ -37,6 +37,9 @@ const BOUND: [(&str, &str); 6] = [
 /// would wait a minute for them: nobody answers there, and at once.
 const RESOLVER: &str = "/etc/resolv.conf";
 
+/// Which boot of the machine it is; another file is bound there for a node whose power was cut.
+pub(super) const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
 /// Kernel settings of the whole machine that an upstream kubelet changes, and the one that its suite does; not every kernel
 /// has each.
 const SYSCTLS: [&str; 7] = [
@@ -113,7 +116,8 @@ impl NodeIsolation {
     pub(super) fn leave(&mut self) -> Result<()> {
         let mut errors = Vec::new();
         let below = |path: &Path| {
-            BOUND.iter().map(|(_, target)| *target).chain([RESOLVER]).any(|target| path.starts_with(target))
+            let bound = BOUND.iter().map(|(_, target)| *target).chain([RESOLVER, BOOT_ID]);
+            bound.into_iter().any(|target| path.starts_with(target))
         };
         let run = |path: &Path| path.starts_with("/run/") && path != Path::new("/run/");
         let mounted = mounts()?;

@@ -82,6 +82,15 @@ impl ClusterRuntime {
         &mut self.process
     }
 
+    /// Kills its process and starts it again; returns when it is ready. Containers run on.
+    ///
+    /// # Errors
+    /// When it cannot be killed or started, or is not ready in a minute.
+    pub fn kill(&mut self) -> Result<()> {
+        self.process.kill()?;
+        self.take_over()
+    }
+
     /// Stops its process, for a `gantry node` that serves its socket instead; pods run on.
     pub(super) fn give_way(&mut self) -> Result<()> {
         self.process.stop().map(drop)

@@ -2,19 +2,15 @@
 //! run. Owns command line and form; measures nothing (`gantry_tests::bench::pods` does). Called by `main`.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use gantry_tests::bench::pods::shape::PodShape;
 use gantry_tests::bench::pods::{self, NodeUnderTest, PodRound, PodsAsked};
-use gantry_tests::cluster::isolation;
-use gantry_tests::place;
 
 use super::picture::{self, BarGroup};
-use crate::cell::Cell;
-use crate::{build, cluster, sh};
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct PodsBenchArgs {
@@ -79,19 +75,7 @@ impl PodsBenchArgs {
 
 /// Builds everything, then runs the other half in a place of its own.
 pub(crate) fn outside(asked: &PodsBenchArgs) -> Result<()> {
-    sh::require_root("the bench")?;
-    let programs = match &asked.built {
-        Some(programs) => std::path::absolute(programs)?,
-        None => build::build(true)?,
-    };
-    cluster::prepare_beside(&programs, false)?;
-    let cell = Cell::new()?;
-    let [unshare, init @ ..] = isolation::INIT;
-    let mut command = cell.command(Path::new(unshare))?;
-    command.args(init).arg(std::env::current_exe().context("find this program")?).arg("bench-pods-inside");
-    let ran = sh::run(command.args(asked.words()).env(place::BIN_DIR, programs));
-    cell.close()?;
-    ran
+    super::enter("bench-pods-inside", &asked.words(), asked.built.as_deref())
 }
 
 /// The bench itself: each round on each node, one after the other, each with a control plane of its own.
@@ -297,7 +281,8 @@ fn middle(rounds: &[&PodRound], figure: impl Fn(&PodRound) -> f64) -> f64 {
     all.get(all.len() / 2).copied().unwrap_or_default()
 }
 
-fn ratio(peer: f64, own: f64) -> String {
+/// How often ours goes into the peer's, as `1/8.0`.
+pub(super) fn ratio(peer: f64, own: f64) -> String {
     if own > 0.0 { format!("1/{:.1}", peer / own) } else { "-".to_owned() }
 }
 

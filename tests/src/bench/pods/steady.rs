@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::super::usage::{NodeUsage, processor_time_of};
-use super::watch::DEADLINE;
+use super::super::watch::DEADLINE;
 use crate::cluster::Cluster;
 use crate::cluster::kubelet::KubeletKind;
 use crate::cluster::lives::{ContainerLife, is_ready, lives};

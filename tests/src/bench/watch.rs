@@ -1,5 +1,5 @@
 //! A watch of a namespace's pods, with the time at which each line came. Owns kubectl's process and what it told; judges
-//! nothing. Called by `bench::pods`.
+//! nothing. Called by `bench::pods` and `bench::claims`.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
