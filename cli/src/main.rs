@@ -107,10 +107,7 @@ fn serve(command: Command, verbose: u8) -> anyhow::Result<ExitCode> {
         .build()
         .context("start the threads that everything runs on")?;
     let done = tokio.block_on(async move {
-        if matches!(
-            command,
-            Command::Node(_) | Command::Runtime(_) | Command::Run(_) | Command::Agent(_)
-        ) {
+        if matches!(command, Command::Node(_) | Command::Runtime(_) | Command::Run(_) | Command::Agent(_)) {
             heap::keep_small();
         }
         match command {
