@@ -103,7 +103,6 @@ pub fn status(seen: StatusInputs<'_>) -> PodStatus {
         init_containers,
         containers,
         ephemeral_containers,
-        held: observed.containers.len(),
         ..PodStatus::default()
     }
 }

@@ -351,6 +351,7 @@ impl Worker {
             node: &self.deps.node,
         });
         status.devices = self.deps.devices.health(&self.pod.uid);
+        status.held = observed.containers.len();
         if matches!(life, Life::Stopped | Life::Gone) {
             self.deps.api.forget(&self.pod.uid);
             self.deps.devices.forget(&self.pod.uid).await;

@@ -154,8 +154,8 @@ mod tests {
     #[test]
     fn there_are_thirty_pods_of_three_classes() {
         let count = |objects: &Value| objects["items"].as_array().map_or(0, Vec::len);
-        let hogs: u32 = HOGS.iter().map(|hog| hog.replicas).sum();
-        assert_eq!((count(&keepers()), count(&hogs()), hogs), (14, 9, 16));
+        let wanted: u32 = HOGS.iter().map(|hog| hog.replicas).sum();
+        assert_eq!((count(&keepers()), count(&hogs()), wanted), (14, 9, 16));
         let guaranteed = &keepers()["items"][0]["spec"]["containers"][0]["resources"];
         assert_eq!(guaranteed["requests"], guaranteed["limits"]);
     }
