@@ -26,7 +26,7 @@ const NEXT_BOOT: &str = "5eb0c2a4-9d4f-4c1e-8f0e-0d5a1d3c7b11";
 
 pub(crate) fn run(fixture: &mut ClusterFixture) -> Result<()> {
     let loops = loop_devices()?;
-    let store = Store::install(fixture)?;
+    let store = RecordStore::install(fixture)?;
     store.grow()?;
     let steps: [(&str, Disturbance); 7] = [
         ("the kubelet is killed", kill_kubelet),
@@ -53,9 +53,9 @@ pub(crate) fn run(fixture: &mut ClusterFixture) -> Result<()> {
     fixture.clear()
 }
 
-type Disturbance = fn(&mut ClusterFixture, &Store) -> Result<()>;
+type Disturbance = fn(&mut ClusterFixture, &RecordStore) -> Result<()>;
 
-fn kill_kubelet(fixture: &mut ClusterFixture, store: &Store) -> Result<()> {
+fn kill_kubelet(fixture: &mut ClusterFixture, store: &RecordStore) -> Result<()> {
     let (before, lease) = (store.kept(fixture)?, fixture.lease_renew_time()?);
     fixture.cluster.kill_kubelet()?;
     fixture.await_lease_renewal(&lease)?;
@@ -63,7 +63,7 @@ fn kill_kubelet(fixture: &mut ClusterFixture, store: &Store) -> Result<()> {
     store.is_kept(fixture, &before)
 }
 
-fn kill_runtime(fixture: &mut ClusterFixture, store: &Store) -> Result<()> {
+fn kill_runtime(fixture: &mut ClusterFixture, store: &RecordStore) -> Result<()> {
     let before = store.kept(fixture)?;
     fixture.cluster.runtime().kill()?;
     store.grow()?;
@@ -74,7 +74,7 @@ fn kill_runtime(fixture: &mut ClusterFixture, store: &Store) -> Result<()> {
 }
 
 /// A pod goes and comes while the driver does.
-fn kill_driver(fixture: &mut ClusterFixture, store: &Store) -> Result<()> {
+fn kill_driver(fixture: &mut ClusterFixture, store: &RecordStore) -> Result<()> {
     let before = store.kept(fixture)?;
     store.driver.kill()?;
     let is_other = |now: &Containers| {
@@ -94,18 +94,18 @@ fn kill_driver(fixture: &mut ClusterFixture, store: &Store) -> Result<()> {
 }
 
 /// What one kubelet has mounted the other one unmounts.
-fn swap_to_upstream(fixture: &mut ClusterFixture, store: &Store) -> Result<()> {
+fn swap_to_upstream(fixture: &mut ClusterFixture, store: &RecordStore) -> Result<()> {
     swap(fixture, store, KubeletKind::Upstream)?;
     renew(fixture, PODS[1])
 }
 
-fn swap_back(fixture: &mut ClusterFixture, store: &Store) -> Result<()> {
+fn swap_back(fixture: &mut ClusterFixture, store: &RecordStore) -> Result<()> {
     swap(fixture, store, fixture.chosen)?;
     renew(fixture, PODS[1])?;
     renew(fixture, PODS[2])
 }
 
-fn swap(fixture: &mut ClusterFixture, store: &Store, kind: KubeletKind) -> Result<()> {
+fn swap(fixture: &mut ClusterFixture, store: &RecordStore, kind: KubeletKind) -> Result<()> {
     let before = store.kept(fixture)?;
     fixture.swap_to(kind)?;
     store.grow()?;
@@ -118,7 +118,7 @@ fn renew(fixture: &ClusterFixture, pod: &str) -> Result<()> {
     fixture.await_ready("app=store", PODS.len())
 }
 
-fn drain(fixture: &mut ClusterFixture, store: &Store) -> Result<()> {
+fn drain(fixture: &mut ClusterFixture, store: &RecordStore) -> Result<()> {
     let node = fixture.cluster.node();
     fixture.any().run(&["cordon", &node])?;
     fixture.any().run(&["drain", &node, "--ignore-daemonsets", "--timeout=180s"])?;
@@ -129,7 +129,7 @@ fn drain(fixture: &mut ClusterFixture, store: &Store) -> Result<()> {
     fixture.await_ready("app=store", PODS.len())
 }
 
-fn cut_power(fixture: &mut ClusterFixture, store: &Store) -> Result<()> {
+fn cut_power(fixture: &mut ClusterFixture, store: &RecordStore) -> Result<()> {
     let before = fixture.containers()?;
     fixture.cluster.cycle_power(NEXT_BOOT)?;
     let path = "{.status.nodeInfo.bootID}";
@@ -153,14 +153,14 @@ struct KeptVolumes {
 }
 
 /// The StatefulSet and its driver.
-struct Store {
+struct RecordStore {
     driver: CsiInstall,
     acks: PathBuf,
     /// What each pod writes, where the driver has it: past every mount.
     records: Vec<PathBuf>,
 }
 
-impl Store {
+impl RecordStore {
     fn install(fixture: &ClusterFixture) -> Result<Self> {
         let folder = fixture.cluster.folder();
         let driver = CsiInstall {
