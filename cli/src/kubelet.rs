@@ -18,7 +18,7 @@ use gantry_model::version;
 
 use self::process::NodeRuntime;
 use crate::args::NodeArgs;
-use crate::{heap, output, runtime};
+use crate::{output, runtime};
 
 /// The arguments of a kubelet, if that is what this process is to be: by its own name, or by its
 /// first word.
@@ -40,10 +40,7 @@ pub(crate) fn kubelet(arguments: &[String]) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let code = tokio.block_on(async {
-        heap::keep_small();
-        serve(arguments, None, 0).await
-    });
+    let code = tokio.block_on(serve(arguments, None, 0));
     tokio.shutdown_timeout(Duration::from_secs(1));
     code
 }

@@ -22,7 +22,6 @@ mod documented;
 mod down;
 mod exec;
 mod explain;
-mod heap;
 mod image_store;
 mod images;
 mod in_process;
@@ -107,9 +106,6 @@ fn serve(command: Command, verbose: u8) -> anyhow::Result<ExitCode> {
         .build()
         .context("start the threads that everything runs on")?;
     let done = tokio.block_on(async move {
-        if matches!(command, Command::Node(_) | Command::Runtime(_) | Command::Run(_) | Command::Agent(_)) {
-            heap::keep_small();
-        }
         match command {
             Command::Node(args) => kubelet::node(*args, verbose).await,
             Command::Runtime(args) => runtime::serve(args).await.map(|()| ExitCode::SUCCESS),
