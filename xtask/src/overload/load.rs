@@ -97,7 +97,7 @@ pub(super) fn keepers() -> Value {
             "spec": spec(&["keep", "16"], resources),
         })
     });
-    list(pods.collect())
+    list(&pods.collect::<Vec<_>>())
 }
 
 /// The hogs, each kind a Deployment.
@@ -115,10 +115,10 @@ pub(super) fn hogs() -> Value {
             },
         })
     });
-    list(deployments.collect())
+    list(&deployments.collect::<Vec<_>>())
 }
 
-fn list(items: Vec<Value>) -> Value {
+fn list(items: &[Value]) -> Value {
     json!({ "apiVersion": "v1", "kind": "List", "items": items })
 }
 
