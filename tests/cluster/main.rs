@@ -44,7 +44,7 @@ use self::spec::Spec;
 type SpecRun = fn(&Spec<'_>) -> Result<()>;
 
 /// Specs by name, those that take longest first. They run beside each other.
-const BESIDE: [(&str, SpecRun); 31] = [
+const BESIDE: [(&str, SpecRun); 32] = [
     ("pods_above_limits_of_local_storage_are_evicted", health::local_storage),
     ("an_autoscaler_follows_the_load_up_and_down", scaling::autoscaler),
     ("a_cron_job_ticks_with_the_clock", jobs::cron_job),
