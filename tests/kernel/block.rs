@@ -116,7 +116,7 @@ fn a_local_device_is_bound_and_kept_open_until_its_pod_has_ended() -> Result<()>
     ensure!(usage.and_then(|usage| usage.capacity_bytes) == Some(1 << 20));
     // By an agent that knows nothing of it.
     let next = volumes(&kubelet, &api);
-    ensure!(runtime.block_on(next.list_orphans())? == [pod.uid.clone()]);
+    ensure!(runtime.block_on(next.list_orphans())? == std::slice::from_ref(&pod.uid));
     runtime.block_on(next.reclaim(&pod.uid))?;
     ensure!(locks(&point)? == 0 && !point.parent().is_some_and(Path::exists), "it is kept open");
     ensure!(mounts()?.iter().all(|mount| !mount.point.starts_with(&kubelet)));

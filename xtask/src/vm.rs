@@ -296,8 +296,10 @@ fn payload(targets: &[&str], programs: &Path) -> Result<(Cpio, Vec<String>)> {
     for program in ["gantry"].iter().chain(&BESIDE).chain(&IN_GO) {
         add(&programs.join(program), &format!("/gantry/{program}"))?;
     }
-    // Before busybox's own in PATH: its `ip` knows neither paths of namespaces nor details.
-    for program in ["/usr/bin/docker-registry", "/usr/sbin/nft", "/usr/sbin/ip", "/usr/bin/nsenter"] {
+    // Before busybox's own in PATH: its `ip` knows neither paths of namespaces nor details, its `losetup` no long options.
+    for program in
+        ["/usr/bin/docker-registry", "/usr/sbin/nft", "/usr/sbin/ip", "/usr/sbin/losetup", "/usr/bin/nsenter"]
+    {
         if !Path::new(program).is_file() {
             bail!("{}", gantry_needs::remedy(program));
         }

@@ -84,7 +84,9 @@ fn losetup(flag: &str, path: &Path) -> Result<(), String> {
     let words = format!("losetup {flag} {} failed", path.display());
     let output = Command::new("losetup").arg(flag).arg(path).output();
     let output = output.map_err(|error| match error.kind() {
-        ErrorKind::NotFound => format!("{words}: there is no such program: install util-linux"),
+        ErrorKind::NotFound => format!(
+            "{words}: there is no such program: install it (of util-linux; in Debian the package mount)"
+        ),
         _ => format!("{words}: {error}"),
     })?;
     match output.status.success() {
