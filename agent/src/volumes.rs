@@ -57,9 +57,7 @@ pub trait Volumes: Send + Sync + fmt::Debug {
         container: &'a Container,
     ) -> BoxFuture<'a, Result<Vec<MappedDevice>, Error>>;
     /// Which raw block devices were mapped for the pod since this was last asked, in the words of an event.
-    fn mapped(&self, _: &PodUid) -> Vec<String> {
-        Vec::new()
-    }
+    fn take_map_messages(&self, uid: &PodUid) -> Vec<String>;
     /// What the container wrote to its terminationMessagePath, at most its last 4096 bytes; none
     /// when it has no such file.
     fn last_words<'a>(&'a self, of: WordsOf<'a>) -> BoxFuture<'a, Result<Option<String>, Error>>;

@@ -107,7 +107,17 @@ pub(crate) fn inline(spec: &Spec<'_>) -> Result<()> {
     driver.remove()
 }
 
-/// A pod that has the claim `data`.
+/// Starts `keeper`, a pod that has the claim `data` of that class.
+fn start_keeper(spec: &Spec<'_>, class: &str) -> Result<()> {
+    spec.apply(json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": { "name": "data" },
+        "spec": claim(class),
+    }))?;
+    spec.start_pod(keeper())
+}
+
 fn keeper() -> Value {
     let mut keeper = pod("keeper", IDLE);
     keeper["spec"]["volumes"] = json!([{ "name": "data", "persistentVolumeClaim": { "claimName": "data" } }]);
@@ -117,13 +127,7 @@ fn keeper() -> Value {
 
 pub(crate) fn killed(spec: &Spec<'_>) -> Result<()> {
     let driver = InstalledDriver::install(spec, "killed.gantry.test")?;
-    spec.apply(json!({
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": { "name": "data" },
-        "spec": claim(&driver.name),
-    }))?;
-    spec.start_pod(keeper())?;
+    start_keeper(spec, &driver.name)?;
     spec.shell("keeper", "echo kept >/data/word && sync")?;
     driver.kill_and_hold()?;
     spec.kubectl(&["delete", "pod", "keeper", "--wait=false"])?;

@@ -41,13 +41,13 @@ impl BlockPlaces {
         self.devices.join("staging").join(&self.name)
     }
 
-    fn published(&self) -> PathBuf {
+    fn publish_folder(&self) -> PathBuf {
         self.devices.join("publish").join(&self.name)
     }
 
     /// Where the driver makes the device appear for that pod.
     pub(super) fn target(&self, pod: &PodUid) -> PathBuf {
-        self.published().join(pod.as_str())
+        self.publish_folder().join(pod.as_str())
     }
 
     fn own(&self) -> PathBuf {
@@ -89,7 +89,7 @@ impl BlockPlaces {
     /// # Errors
     /// Names what failed.
     pub(super) fn prepare(&self, pod: &PodUid) -> Result<(), String> {
-        block::make_folder(&self.published())?;
+        block::make_folder(&self.publish_folder())?;
         self.map(pod).note()
     }
 
@@ -145,7 +145,7 @@ impl BlockPlaces {
     /// # Errors
     /// What stays.
     pub(super) fn remove(&self) -> Result<(), String> {
-        for folder in [self.published(), self.staging(), self.global()] {
+        for folder in [self.publish_folder(), self.staging(), self.global()] {
             block::remove_folder(&folder)?;
         }
         block::remove(&self.data().join(DATA))?;
@@ -164,7 +164,7 @@ impl BlockPlaces {
         };
         let name = |path: &PathBuf| PodUid::parse(path.file_name()?.to_str()?);
         let mut found: BTreeSet<PodUid> = BTreeSet::new();
-        for folder in [self.global(), self.published()] {
+        for folder in [self.global(), self.publish_folder()] {
             found.extend(list(&folder).iter().filter_map(name));
         }
         let linked = |pod: &PodUid| self.map(pod).link.is_symlink();

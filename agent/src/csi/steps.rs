@@ -261,7 +261,7 @@ impl Steps<'_> {
         let step = if matches!(place, DevicePlace::Block(_)) { STAGE_BLOCK } else { STAGE };
         let failed = StepError::of(step, &error);
         if failed.outcome == Some(Outcome::Refused) {
-            said(match &place {
+            warn_of_rest(match &place {
                 DevicePlace::Folder(staging) => files::remove(staging, self.mounts),
                 DevicePlace::Block(block) => block.remove(),
             });
@@ -384,7 +384,7 @@ impl Steps<'_> {
         let Err(error) = published else { return Ok(()) };
         let failed = StepError::of(step, &error);
         if failed.outcome == Some(Outcome::Refused) && !found {
-            said(match &place {
+            warn_of_rest(match &place {
                 DevicePlace::Folder(_) => files::remove(&target, self.mounts),
                 DevicePlace::Block(block) => block.forget(pod, self.mounts),
             });
@@ -474,7 +474,7 @@ impl Steps<'_> {
 }
 
 /// After a refusal; what is mounted all the same stays known.
-fn said(removed: Result<(), String>) {
+fn warn_of_rest(removed: Result<(), String>) {
     if let Err(why) = removed {
         tracing::warn!(why, "what was written for a volume stays");
     }

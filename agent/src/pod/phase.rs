@@ -12,7 +12,7 @@ use gantry_model::pod::{Container, Pod, Role};
 
 use super::last::LastEnd;
 use super::plan::restart_all::RESTARTING_ALL;
-use super::plan::{Ended, UNKNOWN_CODE, unknown};
+use super::plan::{Ended, UNKNOWN_CODE, unknown_exit};
 use super::restart;
 use super::status::{ContainerState, ContainerStatus, Phase, PodStatus};
 use super::worker_state::WorkerState;
@@ -155,7 +155,7 @@ fn close(pod: &Pod, init_containers: &mut [ContainerStatus], containers: &mut [C
     let missing = init_containers.iter_mut().take(reached);
     for status in missing.chain(containers.iter_mut().filter(|_| initialized)) {
         if matches!(status.state, ContainerState::Waiting { .. }) {
-            status.state = ContainerState::Terminated(unknown());
+            status.state = ContainerState::Terminated(unknown_exit());
         }
     }
 }

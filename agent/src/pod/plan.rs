@@ -21,7 +21,7 @@ use std::time::Duration;
 
 pub use action::{Action, Op, SandboxRef};
 use ended::decide;
-pub use ended::{Ended, UNKNOWN_CODE, unknown, vanished};
+pub use ended::{Ended, UNKNOWN_CODE, unknown_exit, vanished_exit};
 use gantry_model::pod::{Container, Pod, Role};
 
 use super::worker_state::{PodResources, WorkerState};

@@ -160,7 +160,7 @@ impl Volumes for FakeVolumes {
         Box::pin(ready(Ok(container.devices.iter().map(of).collect())))
     }
 
-    fn mapped(&self, uid: &PodUid) -> Vec<String> {
+    fn take_map_messages(&self, uid: &PodUid) -> Vec<String> {
         self.state().mapped.remove(uid).unwrap_or_default()
     }
 

@@ -370,7 +370,7 @@ impl Volumes for HostVolumes {
         Box::pin(async move { blocking(work).await.map_err(Error::new) })
     }
 
-    fn mapped(&self, uid: &PodUid) -> Vec<String> {
+    fn take_map_messages(&self, uid: &PodUid) -> Vec<String> {
         self.mapped.lock().unwrap_or_else(PoisonError::into_inner).remove(uid).unwrap_or_default()
     }
 
@@ -456,7 +456,7 @@ impl Volumes for HostVolumes {
     fn list_orphans(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>> {
         let this = self.clone();
         let list = move || {
-            let mut all = this.mapped_pods()?;
+            let mut all = this.pods_with_maps()?;
             all.extend(orphans::pods(&this.pods)?);
             Ok(all.into_iter().collect())
         };

@@ -51,7 +51,7 @@ pub(crate) fn block(spec: &Spec<'_>) -> Result<()> {
     ensure!(spec.shell("reader", &read)? == "written", "the device has lost what was written");
     ensure!(spec.shell("reader", &refused).is_err(), "a claim that is only read was written to");
     let reader = spec.value(&["pod/reader"], "{.metadata.uid}")?;
-    mapped(spec, &reader)?;
+    check_map(spec, &reader)?;
     // A kubelet that finds a mapped device keeps it.
     spec.kill_kubelet()?;
     spec.await_value(
@@ -84,7 +84,7 @@ fn devices() -> PathBuf {
 }
 
 /// In upstream's places: bound, linked, and kept open by a loop device.
-fn mapped(spec: &Spec<'_>, uid: &str) -> Result<()> {
+fn check_map(spec: &Spec<'_>, uid: &str) -> Result<()> {
     let volume = spec.value(&["pvc/raw"], "{.spec.volumeName}")?;
     let data = devices().join(&volume).join("data/vol_data.json");
     let text = std::fs::read_to_string(&data).with_context(|| data.display().to_string())?;

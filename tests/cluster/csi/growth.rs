@@ -7,7 +7,7 @@ use gantry_tests::poll::poll_every;
 use serde_json::{Value, json};
 
 use super::driver::InstalledDriver;
-use super::{claim, keeper};
+use super::start_keeper;
 use crate::spec::Spec;
 
 const MIB: u64 = 1 << 20;
@@ -16,16 +16,10 @@ const PATIENCE: Duration = Duration::from_secs(180);
 
 pub(crate) fn growth(spec: &Spec<'_>) -> Result<()> {
     let driver = InstalledDriver::install(spec, "growth.gantry.test")?;
-    spec.apply(json!({
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": { "name": "data" },
-        "spec": claim(&driver.name),
-    }))?;
-    spec.start_pod(keeper())?;
+    start_keeper(spec, &driver.name)?;
     let container = spec.value(&["pod/keeper"], "{.status.containerStatuses[0].containerID}")?;
     spec.shell("keeper", "dd if=/dev/zero of=/data/much bs=1M count=3 && echo kept >/data/word && sync")?;
-    measured(spec, 10 * MIB)?;
+    await_measures(spec, 10 * MIB)?;
     let patch = json!({ "spec": { "resources": { "requests": { "storage": "20Mi" } } } }).to_string();
     spec.kubectl(&["patch", "pvc", "data", "-p", &patch])?;
     poll_every(Duration::from_millis(500), "the claim to have grown", PATIENCE, || {
@@ -35,7 +29,7 @@ pub(crate) fn growth(spec: &Spec<'_>) -> Result<()> {
     })?;
     let volumes = driver.volumes()?;
     ensure!(volumes.iter().all(|volume| volume["capacity"] == 20 * MIB), "{volumes:?}");
-    measured(spec, 20 * MIB)?;
+    await_measures(spec, 20 * MIB)?;
     let now = spec.value(&["pod/keeper"], "{.status.containerStatuses[0].containerID}")?;
     ensure!(now == container, "the container was started again");
     ensure!(spec.shell("keeper", "cat /data/word")? == "kept\n", "the volume has lost what was written");
@@ -47,7 +41,7 @@ pub(crate) fn growth(spec: &Spec<'_>) -> Result<()> {
 }
 
 /// Waits until the summary and the metrics have the volume with that capacity, of which three MiB are used.
-fn measured(spec: &Spec<'_>, capacity: u64) -> Result<()> {
+fn await_measures(spec: &Spec<'_>, capacity: u64) -> Result<()> {
     let node = format!("/api/v1/nodes/{}/proxy", spec.node());
     let get = |path: &str| spec.any().run(&["get", "--raw", &format!("{node}{path}")]);
     let text = |error: anyhow::Error| format!("{error:#}");

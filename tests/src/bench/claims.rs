@@ -129,7 +129,7 @@ fn measure(
     let begun = Instant::now();
     std::thread::scope(|scope| {
         // Beside the watch: a volume may be given back before the last pod is gone.
-        let given_back = scope.spawn(|| given_back(driver, begun));
+        let given_back = scope.spawn(|| await_given_back(driver, begun));
         kubectl.run(&["delete", "--raw", &format!("/api/v1/namespaces/{namespace}/pods")])?;
         let gone = watch.until_all(asked.pods, begun, "gone", |event| event["type"] == "DELETED")?;
         round.gone = gone.into_iter().max().unwrap_or_default();
@@ -146,7 +146,7 @@ fn measure(
 }
 
 /// When the last volume was unstaged, and when it was detached.
-fn given_back(driver: &CsiInstall, begun: Instant) -> Result<(Duration, Duration)> {
+fn await_given_back(driver: &CsiInstall, begun: Instant) -> Result<(Duration, Duration)> {
     let until = |what: &str, is_so: fn(&Value) -> bool| {
         poll_every(RHYTHM, what, DEADLINE, || {
             let volumes = driver.volumes().map_err(|error| format!("{error:#}"))?;

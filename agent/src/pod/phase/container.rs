@@ -8,7 +8,7 @@ use gantry_model::pod::{Container, Pod, Role};
 
 use super::starts_again;
 use crate::pod::plan::restart_all::{REMOVED, RESTARTING_ALL};
-use crate::pod::plan::{Op, unknown, vanished};
+use crate::pod::plan::{Op, unknown_exit, vanished_exit};
 use crate::pod::restart::{crash_key, pull_key};
 use crate::pod::status::{ContainerState, ContainerStatus};
 use crate::pod::worker_state::{WaitReason, WorkerState};
@@ -112,7 +112,7 @@ impl View<'_> {
             (ContainerState::Running { .. }, None)
                 if api.last_exit.is_none() && self.has_vanished(container) =>
             {
-                Some(vanished(0))
+                Some(vanished_exit(0))
             }
             _ => api.last_exit.clone(),
         }
@@ -131,8 +131,12 @@ impl View<'_> {
             return ContainerState::Terminated(exit.clone());
         }
         if container.role == Role::Init && self.has_begun() {
-            let exit =
-                Exit { code: 0, reason: "Completed".to_owned(), message: NO_RECORD.to_owned(), ..unknown() };
+            let exit = Exit {
+                code: 0,
+                reason: "Completed".to_owned(),
+                message: NO_RECORD.to_owned(),
+                ..unknown_exit()
+            };
             return ContainerState::Terminated(exit);
         }
         self.creating()
@@ -161,7 +165,7 @@ impl View<'_> {
             }
             InstanceState::Running { started_at } => ContainerState::Running { started_at: *started_at },
             InstanceState::Exited(_) | InstanceState::Unknown => {
-                ContainerState::Terminated(self.exit(instance).unwrap_or_else(unknown))
+                ContainerState::Terminated(self.exit(instance).unwrap_or_else(unknown_exit))
             }
         }
     }

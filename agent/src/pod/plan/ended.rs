@@ -26,14 +26,14 @@ pub enum Ended {
 pub const UNKNOWN_CODE: i32 = 137;
 
 /// The end of one that ran and is nowhere to be found, as the kubelet tells it.
-pub fn vanished(started_at: i64) -> Exit {
+pub fn vanished_exit(started_at: i64) -> Exit {
     let message =
         "The container could not be located when the pod was deleted.  The container used to be Running";
-    Exit { message: message.to_owned(), started_at, ..unknown() }
+    Exit { message: message.to_owned(), started_at, ..unknown_exit() }
 }
 
 /// An end of which nobody knows anything.
-pub fn unknown() -> Exit {
+pub fn unknown_exit() -> Exit {
     Exit {
         code: UNKNOWN_CODE,
         reason: "ContainerStatusUnknown".to_owned(),

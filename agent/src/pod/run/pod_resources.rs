@@ -72,7 +72,7 @@ pub(super) async fn cgroup(task: Task<'_>, actuated: &Allocation) -> Result<Outp
 
 pub(super) async fn volumes(task: Task<'_>) -> Result<Output, WaitReason> {
     let set_up = task.deps.volumes.set_up(task.pod).await;
-    for message in task.deps.volumes.mapped(&task.pod.uid) {
+    for message in task.deps.volumes.take_map_messages(&task.pod.uid) {
         task.tell(Normal, "SuccessfulMountVolume", message.as_str()).await;
     }
     match set_up {

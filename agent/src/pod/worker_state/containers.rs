@@ -8,7 +8,7 @@ use gantry_model::pod::{Pod, RestartPolicy, Role};
 
 use super::hooks::Hooks;
 use super::{WaitReason, age};
-use crate::pod::plan::{UNKNOWN_CODE, restart_all, vanished};
+use crate::pod::plan::{UNKNOWN_CODE, restart_all, vanished_exit};
 use crate::pod::probing::{ProbeKind, Probing, Runner};
 use crate::runtime::{Exit, Image, Instance, InstanceState, Observed};
 
@@ -89,7 +89,7 @@ impl ContainerMemory {
         for last in self.last.values_mut().filter(|last| !is_there(last)) {
             if let InstanceState::Running { started_at } = last.state {
                 self.exits.insert(last.id.clone(), now);
-                last.state = InstanceState::Exited(vanished(started_at));
+                last.state = InstanceState::Exited(vanished_exit(started_at));
             }
             if !own {
                 self.lost.insert(last.name.clone(), last.clone());

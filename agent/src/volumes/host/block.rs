@@ -46,13 +46,13 @@ impl HostVolumes {
         });
         let step = "MapVolume.MapBlockVolume";
         if mapped.await.map_err(|why| Failed::Of { step, volume: volume.to_owned(), why })? {
-            self.say_mapped(&pod.uid, volume, &map);
+            self.tell_map(&pod.uid, volume, &map);
         }
         Ok(())
     }
 
     /// As upstream tells it, twice.
-    pub(super) fn say_mapped(&self, uid: &PodUid, volume: &str, map: &BlockMap) {
+    pub(super) fn tell_map(&self, uid: &PodUid, volume: &str, map: &BlockMap) {
         let words = format!("MapVolume.MapPodDevice succeeded for volume {volume:?}");
         let folder = map.link.parent().unwrap_or(&map.link);
         let told = [("globalMapPath", map.global.as_path()), ("volumeMapPath", folder)]
@@ -85,7 +85,7 @@ impl HostVolumes {
     }
 
     /// Pods of which something is mapped here, also such as have no folder any more. Blocks.
-    pub(super) fn mapped_pods(&self) -> Result<BTreeSet<PodUid>, String> {
+    pub(super) fn pods_with_maps(&self) -> Result<BTreeSet<PodUid>, String> {
         let list = |folder: &Path| {
             block::entries(folder).map_err(|error| format!("list {}: {error}", folder.display()))
         };

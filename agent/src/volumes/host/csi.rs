@@ -54,7 +54,7 @@ impl HostVolumes {
         let is_new =
             mounted.map_err(|MountError { message, reason, quiet }| Error { message, reason, quiet })?;
         if wanted.block && is_new {
-            self.say_mapped(&pod.uid, &wanted.name, &self.csi_places().map(&pod.uid, &wanted.name));
+            self.tell_map(&pod.uid, &wanted.name, &self.csi_places().map(&pod.uid, &wanted.name));
         }
         Ok(())
     }
