@@ -41,7 +41,7 @@ pub(crate) fn run(fixture: &mut ClusterFixture) -> Result<()> {
         let start = Instant::now();
         disturb(fixture, &store).with_context(|| what.to_owned())?;
         let acknowledged = store.grow().with_context(|| format!("after {what}"))?;
-        store.mounted_once()?;
+        store.check_mounts()?;
         println!(
             "{what}: {acknowledged:?} records acknowledged, none lost ({} s)",
             start.elapsed().as_secs()
@@ -56,26 +56,26 @@ pub(crate) fn run(fixture: &mut ClusterFixture) -> Result<()> {
 type Disturbance = fn(&mut ClusterFixture, &RecordStore) -> Result<()>;
 
 fn kill_kubelet(fixture: &mut ClusterFixture, store: &RecordStore) -> Result<()> {
-    let (before, lease) = (store.kept(fixture)?, fixture.lease_renew_time()?);
+    let (before, lease) = (store.snapshot(fixture)?, fixture.lease_renew_time()?);
     fixture.cluster.kill_kubelet()?;
     fixture.await_lease_renewal(&lease)?;
     store.grow()?;
-    store.is_kept(fixture, &before)
+    store.check_kept(fixture, &before)
 }
 
 fn kill_runtime(fixture: &mut ClusterFixture, store: &RecordStore) -> Result<()> {
-    let before = store.kept(fixture)?;
+    let before = store.snapshot(fixture)?;
     fixture.cluster.runtime().kill()?;
     store.grow()?;
     // Whatever the kubelet thought of a runtime that was away.
     fixture.cluster.await_ready()?;
     fixture.await_ready("app=store", PODS.len())?;
-    store.is_kept(fixture, &before)
+    store.check_kept(fixture, &before)
 }
 
 /// A pod goes and comes while the driver does.
 fn kill_driver(fixture: &mut ClusterFixture, store: &RecordStore) -> Result<()> {
-    let before = store.kept(fixture)?;
+    let before = store.snapshot(fixture)?;
     store.driver.kill()?;
     let is_other = |now: &Containers| {
         let of = |all: &Containers| {
@@ -88,7 +88,7 @@ fn kill_driver(fixture: &mut ClusterFixture, store: &RecordStore) -> Result<()> 
         if is_other(&now) { Ok(()) } else { Err(format!("{now:?}")) }
     })?;
     store.grow()?;
-    store.is_kept(fixture, &before)?;
+    store.check_kept(fixture, &before)?;
     store.driver.kill()?;
     renew(fixture, PODS[0])
 }
@@ -106,10 +106,10 @@ fn swap_back(fixture: &mut ClusterFixture, store: &RecordStore) -> Result<()> {
 }
 
 fn swap(fixture: &mut ClusterFixture, store: &RecordStore, kind: KubeletKind) -> Result<()> {
-    let before = store.kept(fixture)?;
+    let before = store.snapshot(fixture)?;
     fixture.swap_to(kind)?;
     store.grow()?;
-    store.is_kept(fixture, &before)
+    store.check_kept(fixture, &before)
 }
 
 /// Deletes a pod and waits until another one of its name is ready.
@@ -123,7 +123,7 @@ fn drain(fixture: &mut ClusterFixture, store: &RecordStore) -> Result<()> {
     fixture.any().run(&["cordon", &node])?;
     fixture.any().run(&["drain", &node, "--ignore-daemonsets", "--timeout=180s"])?;
     store.await_given_back(fixture)?;
-    let acknowledged = store.verified()?;
+    let acknowledged = store.check_records()?;
     println!("drained with {acknowledged:?} records");
     fixture.any().run(&["uncordon", &node])?;
     fixture.await_ready("app=store", PODS.len())
@@ -141,7 +141,7 @@ fn cut_power(fixture: &mut ClusterFixture, store: &RecordStore) -> Result<()> {
         let stays = before.iter().any(|(key, one)| now.get(key).is_none_or(|other| other == one));
         if stays { Err(format!("{now:?}")) } else { Ok(()) }
     })?;
-    store.verified()?;
+    store.check_records()?;
     fixture.await_ready("app=store", PODS.len())
 }
 
@@ -219,7 +219,7 @@ impl RecordStore {
     }
 
     /// How many records each pod has acknowledged; all of them are in its volume.
-    fn verified(&self) -> Result<Vec<u64>> {
+    fn check_records(&self) -> Result<Vec<u64>> {
         let one = |(pod, records): (&&str, &PathBuf)| {
             let acks = read(&self.acks.join(pod))?;
             records::check(pod, &acks, &read(records)?)
@@ -229,7 +229,7 @@ impl RecordStore {
 
     /// Waits until each pod has acknowledged more, and none of it is lost.
     fn grow(&self) -> Result<Vec<u64>> {
-        let from = self.verified()?;
+        let from = self.check_records()?;
         for (pod, from) in PODS.iter().zip(from) {
             poll_every(RHYTHM, &format!("{MORE} more records of {pod}"), PATIENCE, || {
                 let acks = read(&self.acks.join(pod)).map_err(|error| format!("{error:#}"))?;
@@ -237,23 +237,23 @@ impl RecordStore {
                 if now >= from + MORE { Ok(()) } else { Err(format!("{from} were, {now} are")) }
             })?;
         }
-        self.verified()
+        self.check_records()
     }
 
-    fn kept(&self, fixture: &ClusterFixture) -> Result<KeptVolumes> {
-        self.mounted_once()?;
+    fn snapshot(&self, fixture: &ClusterFixture) -> Result<KeptVolumes> {
+        self.check_mounts()?;
         let mut mounts = fixture.count_mounts()?;
         mounts.extend(self.targets()?);
         Ok(KeptVolumes { containers: fixture.containers()?, mounts })
     }
 
     /// The same containers, but for the driver's own, which may have been killed, and the same mounts.
-    fn is_kept(&self, fixture: &ClusterFixture, before: &KeptVolumes) -> Result<()> {
+    fn check_kept(&self, fixture: &ClusterFixture, before: &KeptVolumes) -> Result<()> {
         let without = |all: &Containers| -> Containers {
             let others = all.iter().filter(|((_, name), _)| name != DRIVER_CONTAINER);
             others.map(|(key, one)| (key.clone(), one.clone())).collect()
         };
-        let now = self.kept(fixture)?;
+        let now = self.snapshot(fixture)?;
         let (was, is) = (without(&before.containers), without(&now.containers));
         ensure!(was == is, "other containers run: {is:#?} instead of {was:#?}");
         ensure!(
@@ -280,7 +280,7 @@ impl RecordStore {
     }
 
     /// Each volume is staged once and published once.
-    fn mounted_once(&self) -> Result<()> {
+    fn check_mounts(&self) -> Result<()> {
         let targets = self.targets()?;
         let staged = targets.keys().filter(|path| path.starts_with(self.driver.staging_folder())).count();
         ensure!(
@@ -314,7 +314,7 @@ impl RecordStore {
         fixture.kubectl(&["delete", "statefulset", "store"])?;
         fixture.await_that(&["pods", "-l", "app=store"], "{.items[*].metadata.name}", str::is_empty)?;
         self.await_given_back(fixture)?;
-        self.verified()?;
+        self.check_records()?;
         fixture.kubectl(&["delete", "pvc", "--all", "--timeout=120s"])?;
         fixture.any().await_value(
             &["get", "persistentvolumes"],
@@ -323,7 +323,7 @@ impl RecordStore {
             str::is_empty,
         )?;
         ensure!(self.driver.volumes()?.is_empty(), "the driver has {:?}", self.driver.volumes()?);
-        self.asked_in_turn()?;
+        self.check_calls()?;
         poll_every(RHYTHM, "folders of pods to go", PATIENCE, || {
             let text = |error: anyhow::Error| format!("{error:#}");
             let uids =
@@ -336,7 +336,7 @@ impl RecordStore {
     }
 
     /// By the logs of each life of the driver.
-    fn asked_in_turn(&self) -> Result<()> {
+    fn check_calls(&self) -> Result<()> {
         let mut calls = 0;
         for pod in entries(Path::new("/var/log/pods"))?
             .iter()
