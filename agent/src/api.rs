@@ -251,8 +251,6 @@ pub trait Api: Send + Sync + fmt::Debug {
     fn csi_driver<'a>(&'a self, name: &'a str) -> LookupFuture<'a, CsiDriver>;
     /// By name.
     fn attachment<'a>(&'a self, name: &'a str) -> LookupFuture<'a, Attachment>;
-    /// Of the node of that name.
-    fn node_labels<'a>(&'a self, node: &'a str) -> LookupFuture<'a, BTreeMap<String, String>>;
     /// All of a namespace. Fails until they are known.
     fn services<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Vec<Service>, Error>>;
     /// The handler of a RuntimeClass.

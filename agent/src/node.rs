@@ -1,8 +1,8 @@
 //! What the agent must know of its machine. Owns reading it once at start; never watches
-//! it: the addresses are told by whoever follows the Node object. Called by the command line, which
+//! it: the addresses and the labels are told by whoever follows the Node object. Called by the command line, which
 //! hands it to the runtime client.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,6 +31,8 @@ pub struct NodeInfo {
     pub name: String,
     /// Of the node, for its pods.
     pub ips: HostIps,
+    /// Of the Node object.
+    pub labels: NodeLabels,
     /// Of services; pods with a subdomain have it in their names.
     pub cluster_domain: String,
     /// Thousandths of a core that pods may have; so are the two below.
@@ -97,6 +99,34 @@ impl Default for HostIps {
 impl From<Vec<String>> for HostIps {
     fn from(ips: Vec<String>) -> Self {
         Self::channel(ips).1
+    }
+}
+
+/// The labels of the Node object, as its watch tells them; none before the object is known, and without a cluster.
+#[derive(Debug, Clone)]
+pub struct NodeLabels(watch::Receiver<ToldLabels>);
+
+/// Absent until somebody knows.
+pub type ToldLabels = Option<BTreeMap<String, String>>;
+
+impl NodeLabels {
+    /// Those that whoever holds the sender tells.
+    #[must_use]
+    pub fn channel() -> (watch::Sender<ToldLabels>, Self) {
+        let (sender, receiver) = watch::channel(None);
+        (sender, Self(receiver))
+    }
+
+    /// As they are now.
+    #[must_use]
+    pub fn now(&self) -> ToldLabels {
+        self.0.borrow().clone()
+    }
+}
+
+impl Default for NodeLabels {
+    fn default() -> Self {
+        Self::channel().1
     }
 }
 

@@ -288,13 +288,6 @@ impl Api for Cluster {
         })
     }
 
-    fn node_labels<'a>(&'a self, node: &'a str) -> LookupFuture<'a, BTreeMap<String, String>> {
-        Box::pin(async move {
-            let found = self.fetch::<v1::Node>(&format!("/api/v1/nodes/{node}")).await?;
-            Ok(found.map(|node| Arc::new(node.metadata.labels.unwrap_or_default())))
-        })
-    }
-
     fn services<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Vec<Service>, Error>> {
         Box::pin(async move {
             let all = self

@@ -30,7 +30,6 @@ struct State {
     volumes: BTreeMap<String, Arc<PersistentVolume>>,
     csi_drivers: BTreeMap<String, Arc<CsiDriver>>,
     attachments: BTreeMap<String, Arc<Attachment>>,
-    labels: Option<Arc<BTreeMap<String, String>>>,
     services: Vec<Service>,
     handlers: BTreeMap<String, Arc<String>>,
     /// What claims were told, by name.
@@ -92,12 +91,6 @@ impl FakeApi {
     /// Adds or replaces a VolumeAttachment.
     pub fn put_attachment(&self, name: &str, attachment: Attachment) {
         self.state().attachments.insert(name.to_owned(), Arc::new(attachment));
-    }
-
-    /// From now on every node is there, with these labels.
-    pub fn put_node_labels(&self, labels: &[(&str, &str)]) {
-        let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        self.state().labels = Some(Arc::new(labels));
     }
 
     /// Adds a Service to every namespace.
@@ -185,10 +178,6 @@ impl Api for FakeApi {
 
     fn attachment<'a>(&'a self, name: &'a str) -> LookupFuture<'a, Attachment> {
         ready(self.ask("VolumeAttachment", ("", name), |state| state.attachments.get(name).cloned()))
-    }
-
-    fn node_labels<'a>(&'a self, node: &'a str) -> LookupFuture<'a, BTreeMap<String, String>> {
-        ready(self.ask("Node", ("", node), |state| state.labels.clone()))
     }
 
     fn services<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Vec<Service>, Error>> {

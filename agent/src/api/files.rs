@@ -135,10 +135,6 @@ impl Api for Files {
         Box::pin(std::future::ready(Ok(None)))
     }
 
-    fn node_labels<'a>(&'a self, _: &'a str) -> LookupFuture<'a, BTreeMap<String, String>> {
-        Box::pin(std::future::ready(Ok(None)))
-    }
-
     fn services<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<Service>, Error>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }

@@ -35,6 +35,7 @@ use crate::gc::{links as dead_links, logs};
 use crate::healthz::Checks;
 use crate::logs::links;
 use crate::manifest::api;
+use crate::node::ToldLabels;
 use crate::plugins::csi::CsiPlugins;
 use crate::plugins::devices::DevicePlugins;
 use crate::pod::run::Deps;
@@ -87,6 +88,8 @@ pub(super) struct Parts<'a> {
     pub(super) names: watch::Sender<Option<Names>>,
     /// Where pods learn the node's addresses.
     pub(super) ips: watch::Sender<Vec<String>>,
+    /// Where volumes learn its labels.
+    pub(super) labels: watch::Sender<ToldLabels>,
     pub(super) notices: mpsc::Receiver<Notice>,
     pub(super) checks: Checks,
     pub(super) verbosity: Verbosity,
@@ -325,11 +328,14 @@ impl Parts<'_> {
         agent.admit_by(admission);
         let (known_in, known) = watch::channel(None);
         let (names, ips, csi) = (self.names.clone(), self.ips.clone(), self.csi.clone());
+        let labels = self.labels.clone();
         tokio::spawn(async move {
             loop {
                 let now = node.borrow_and_update().clone();
                 if let Some(node) = &now {
                     csi.see_node(node);
+                    let now = node.metadata.labels.clone().unwrap_or_default();
+                    labels.send_if_modified(|old| replace(old, Some(now)));
                     admission_in.send_replace(Some(Arc::new(api::node(node, &rules))));
                     names.send_if_modified(|old| replace(old, Some(names_of(node))));
                     // One that tells none yet takes none away.

@@ -24,7 +24,7 @@ use crate::csi::owner::CsiVolumes;
 use crate::devices::DeviceManager;
 use crate::images::Images;
 use crate::logs::dir::LogDir;
-use crate::node::{self, Allocatable, HostIps, NodeInfo};
+use crate::node::{self, Allocatable, HostIps, NodeInfo, NodeLabels, ToldLabels};
 use crate::pod::restart::LONGEST_WAIT;
 use crate::pod::run::Deps;
 use crate::probe::net::NetProbe;
@@ -78,6 +78,8 @@ pub(super) struct BuiltPodDeps {
     pub(super) runtime: CriRuntime,
     /// Where pods learn the node's addresses, which are as given until then.
     pub(super) ips: watch::Sender<Vec<String>>,
+    /// Where volumes learn the node's labels.
+    pub(super) labels: watch::Sender<ToldLabels>,
     /// Volumes of CSI.
     pub(super) csi: CsiVolumes,
 }
@@ -95,6 +97,7 @@ impl Setup<'_> {
         let facts = self.facts()?;
         let (info, cpu) = self.info(&facts)?;
         let (ips_in, ips) = HostIps::channel(node::addresses(self.given.ips.as_deref()));
+        let (labels_in, labels) = NodeLabels::channel();
         let resolver = facts.resolver.clone();
         let runtime = CriRuntime::new(channel.clone(), facts, metrics.clone());
         let Features { runtime_name, recursive_read_only, strict_groups, user_namespaces } =
@@ -110,6 +113,7 @@ impl Setup<'_> {
             user_namespaces,
             resolver,
             ips,
+            labels,
             ..info
         });
         let volumes = HostVolumes::new(&root_dir, api.clone(), node.clone(), recursive_read_only);
@@ -139,7 +143,7 @@ impl Setup<'_> {
             node,
             runtime: Arc::new(runtime.clone()),
         };
-        Ok(BuiltPodDeps { deps, runtime, ips: ips_in, csi })
+        Ok(BuiltPodDeps { deps, runtime, ips: ips_in, labels: labels_in, csi })
     }
 
     async fn driver(&self, channel: &Channel) -> Result<Driver, Error> {

@@ -148,7 +148,7 @@ impl Kubelet {
         let KubeletDeps { verbosity, notify, watchdog, runtime: _ } = deps;
         let Reached { metrics, identity, serving, names, notices, channel } = reached;
         let clients = identity.as_ref().map(|identity| identity.clients.clone());
-        let (root, socket, BuiltPodDeps { mut deps, runtime, ips, csi }) =
+        let (root, socket, BuiltPodDeps { mut deps, runtime, ips, labels, csi }) =
             set_up(&flags, &config, &name, clients.as_ref(), channel.clone(), metrics).await?;
         deps.tracer = tracer;
         look_after_images(&mut deps, &runtime, &flags, &config).await?;
@@ -168,6 +168,7 @@ impl Kubelet {
             certificate: serving.resolver(),
             names,
             ips,
+            labels,
             notices,
             checks: checks.clone(),
             verbosity,

@@ -258,9 +258,7 @@ async fn claims_and_their_volumes_are_read_when_asked_for() {
         json!({ "spec": { "local": { "path": "/data" }, "accessModes": ["ReadWriteOncePod"],
             "nodeAffinity": { "required": { "nodeSelectorTerms": terms } } } }),
     );
-    assert_eq!(cluster.node_labels("n1").await.unwrap(), None);
-    server.put("/api/v1/nodes/n1", json!({ "metadata": { "labels": { "zone": "a" } } }));
-    let labels = cluster.node_labels("n1").await.unwrap().unwrap();
+    let labels = [("zone".to_owned(), "a".to_owned())].into();
     let bound = cluster.persistent_volume("bound").await.unwrap().unwrap();
     assert!(bound.one_pod && crate::admission::any_fits(bound.affinity.as_deref().unwrap(), &labels));
     let claim = cluster.claim("default", "c").await.unwrap().unwrap();

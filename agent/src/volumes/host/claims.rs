@@ -106,7 +106,7 @@ impl HostVolumes {
                 true => "MapVolume.NodeAffinity check",
                 false => "MountVolume.NodeAffinity check",
             };
-            self.affine(&found).await.map_err(|why| of(step, why))?;
+            self.affine(&found).map_err(|why| of(step, why))?;
         }
         // Upstream's kubelet knows who has a volume mounted by its name only where a plugin mounts
         // devices; a hostPath is not one of these.
@@ -157,11 +157,10 @@ impl HostVolumes {
         }
     }
 
-    async fn affine(&self, found: &BoundVolume) -> Result<(), String> {
+    fn affine(&self, found: &BoundVolume) -> Result<(), String> {
         let Some(terms) = &found.affinity else { return Ok(()) };
         let name = &self.node.name;
-        let labels = self.api.node_labels(name).await;
-        let labels = labels.map_err(|error| format!("error retrieving node: {error}"))?;
+        let labels = self.node.labels.now();
         let labels = labels.ok_or_else(|| format!("error retrieving node: node {name:?} not found"))?;
         match admission::any_fits(terms, &labels) {
             true => Ok(()),

@@ -9,6 +9,7 @@ use gantry_model::pod::{Container, PullPolicy};
 
 use super::*;
 use crate::api::fake::FakeApi;
+use crate::node::NodeLabels;
 use crate::pod::tests::{container, pod};
 use crate::volumes::PodFacts;
 
@@ -399,7 +400,10 @@ async fn a_persistent_volume_of_another_node_is_not_mounted() {
     use gantry_model::pod::placement::{Match, Operator, Term};
 
     use crate::api::{Claim, PersistentSource, PersistentVolume};
-    let place = VolumeFixture::new();
+    let mut place = VolumeFixture::new();
+    let (labels_in, labels) = NodeLabels::channel();
+    place.volumes.node = Arc::new(NodeInfo { labels, ..NodeInfo::clone(&place.volumes.node) });
+    let tell = |zone: &str| labels_in.send_replace(Some([("zone".to_owned(), zone.to_owned())].into()));
     let source = PersistentSource::HostPath { path: "/".into(), kind: String::new() };
     let zone = Match { key: "zone".into(), operator: Operator::In, values: vec!["a".into()] };
     let affinity = Some(vec![Term { labels: vec![zone], fields: vec![] }]);
@@ -418,15 +422,15 @@ async fn a_persistent_volume_of_another_node_is_not_mounted() {
         Err::<(), String>(failed)
     };
     assert_eq!(set_up().await, told("error retrieving node: node \"n\" not found"));
-    place.api.put_node_labels(&[("zone", "b")]);
+    tell("b");
     assert_eq!(set_up().await, told("no matching NodeSelectorTerms"));
-    place.api.put_node_labels(&[("zone", "a")]);
+    tell("a");
     assert_eq!(set_up().await, Ok(()));
     // As upstream: what is mounted stays, whatever becomes of the node's labels.
-    place.api.put_node_labels(&[("zone", "b")]);
+    tell("b");
     assert_eq!(set_up().await, Ok(()));
     // A hostPath has no one writer that a kubelet would know of.
     let other = Pod { uid: PodUid::parse("uid-2").unwrap(), ..pod.clone() };
-    place.api.put_node_labels(&[("zone", "a")]);
+    tell("a");
     assert_eq!(place.volumes.set_up(&other).await, Ok(()));
 }
