@@ -15,6 +15,7 @@ use std::time::Duration;
 use gantry_agent::config::{self, Host, Loaded, Order};
 use gantry_cgroup::Layout;
 use gantry_model::version;
+use gantry_shim::heap;
 
 use self::process::NodeRuntime;
 use crate::args::NodeArgs;
@@ -62,6 +63,7 @@ async fn serve(arguments: &[String], runtime: Option<NodeRuntime>, verbosity: u3
         Ok(loaded) => loaded,
         Err(code) => return code,
     };
+    heap::trim_regularly();
     loaded.config.logging.verbosity = loaded.config.logging.verbosity.max(verbosity);
     let logging = &loaded.config.logging;
     let format = if logging.format == "json" { log::Format::Json } else { log::Format::Text };

@@ -106,6 +106,10 @@ fn serve(command: Command, verbose: u8) -> anyhow::Result<ExitCode> {
         .build()
         .context("start the threads that everything runs on")?;
     let done = tokio.block_on(async move {
+        // A node and a kubelet do so themselves.
+        if matches!(command, Command::Runtime(_) | Command::Run(_) | Command::Agent(_)) {
+            gantry_shim::heap::trim_regularly();
+        }
         match command {
             Command::Node(args) => kubelet::node(*args, verbose).await,
             Command::Runtime(args) => runtime::serve(args).await.map(|()| ExitCode::SUCCESS),

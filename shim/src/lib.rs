@@ -24,6 +24,7 @@ mod exec;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod handler;
+pub mod heap;
 mod metrics;
 mod monitor_client;
 mod node;

@@ -84,6 +84,20 @@ pub(super) struct BuiltPodDeps {
     pub(super) csi: CsiVolumes,
 }
 
+/// Volumes of pods, and the owner of those that drivers make.
+fn volumes(
+    root: &Path,
+    api: &Arc<dyn Api>,
+    node: &Arc<NodeInfo>,
+    metrics: &Arc<Metrics>,
+) -> (HostVolumes, CsiVolumes) {
+    let volumes = HostVolumes::new(root, api.clone(), node.clone(), node.recursive_read_only);
+    let (places, mounts) = (volumes.csi_places(), Arc::new(Table));
+    let (drivers, kernel) = (Drivers::new(metrics.clone()), Arc::new(Kernel));
+    let csi = CsiVolumes::open(api.clone(), drivers, mounts, kernel, places, &node.name);
+    (volumes.with_csi(csi.clone()).counted_in(metrics.clone()), csi)
+}
+
 impl Setup<'_> {
     /// `api` has the objects that pods refer to.
     pub(super) async fn make(
@@ -116,12 +130,9 @@ impl Setup<'_> {
             labels,
             ..info
         });
-        let volumes = HostVolumes::new(&root_dir, api.clone(), node.clone(), recursive_read_only);
-        let (places, mounts) = (volumes.csi_places(), Arc::new(Table));
-        let (drivers, kernel) = (Drivers::new(metrics.clone()), Arc::new(Kernel));
-        let csi = CsiVolumes::open(api.clone(), drivers, mounts, kernel, places, &node.name);
+        let (volumes, csi) = volumes(&root_dir, &api, &node, &metrics);
         let deps = Deps {
-            volumes: Arc::new(volumes.with_csi(csi.clone()).counted_in(metrics.clone())),
+            volumes: Arc::new(volumes),
             cgroups: Arc::new(Tree::new(&self.cgroup_root, cpu, driver)?.with_rules(self.tuning.rules)),
             api,
             probe_io: Arc::new(NetProbe::new()?),

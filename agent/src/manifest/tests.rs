@@ -262,3 +262,9 @@ fn two_pods_of_one_name_are_refused_across_files() {
     assert!(matches!(load(&[a]), Err(Error::Empty { .. })));
     assert!(matches!(load(&[folder.path().join("none.yaml")]), Err(Error::Read { .. })));
 }
+
+#[test]
+fn reading_a_pod_takes_few_instructions() {
+    let test = "manifest::tests::reading_a_pod_takes_few_instructions";
+    gantry_instructions::hold(test, 2_274_664, || assert_eq!(parse(GOOD).unwrap().len(), 1));
+}

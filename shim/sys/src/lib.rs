@@ -13,6 +13,7 @@ pub mod clone;
 pub mod cpu;
 pub mod exec;
 pub mod fd;
+pub mod heap;
 pub mod mount;
 pub mod pidfd;
 pub mod seccomp;

@@ -24,6 +24,8 @@ pub enum Use {
     Protobuf,
     /// Reads the history of the sources
     History,
+    /// Counts instructions
+    Count,
     /// Feeds parsers
     Fuzz,
     /// Makes a Debian system in a folder
@@ -92,6 +94,7 @@ pub const NEEDS: &[Need] = &[
     need("ab", "apache2-utils", Use::Load),
     need("protoc", "protobuf-compiler", Use::Protobuf),
     need("git", "git", Use::History),
+    need("valgrind", "valgrind", Use::Count),
     need("g++", "g++", Use::Fuzz),
     need("debootstrap", "debootstrap", Use::CleanRoom),
     need("/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring", Use::CleanRoom),
@@ -143,7 +146,7 @@ pub fn uses(task: &str, tiers: &[String], full: bool) -> Vec<Use> {
 fn of_tier(tier: &str) -> &'static [Use] {
     match tier {
         "static" => &[Use::Build, Use::Protobuf],
-        "unit" => &[Use::Build, Use::Protobuf, Use::History],
+        "unit" => &[Use::Build, Use::Protobuf, Use::History, Use::Count],
         "demo" | "churn" => &[Use::Build, Use::Pods],
         "monitor-compat" => &[Use::Build, Use::Pods, Use::History],
         "fuzz" => &[Use::Build, Use::Pods, Use::Fuzz],
@@ -276,6 +279,7 @@ pub const STARTED: &[(&str, &[&str], Use)] = &[
     ("ab", &["-V"], Use::Load),
     ("protoc", &["--version"], Use::Protobuf),
     ("git", &["--version"], Use::History),
+    ("valgrind", &["--version"], Use::Count),
     ("g++", &["--version"], Use::Fuzz),
     ("debootstrap", &["--version"], Use::CleanRoom),
     ("test", &["-e", "/usr/share/keyrings/debian-archive-keyring.gpg"], Use::CleanRoom),

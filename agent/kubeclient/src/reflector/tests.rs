@@ -231,3 +231,22 @@ async fn it_ends_with_its_last_listener() {
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(server.requests(), Vec::<RecordedRequest>::new());
 }
+
+#[test]
+fn a_line_of_a_watch_takes_few_instructions() {
+    let container = |name: &str| {
+        json!({ "name": name, "image": "registry/app:v1", "env": [{ "name": "A", "value": "b" }],
+        "resources": { "limits": { "cpu": "1", "memory": "64Mi" } }, "ports": [{ "containerPort": 80 }] })
+    };
+    let object = json!({ "kind": "Pod", "apiVersion": "v1",
+        "metadata": { "name": "web", "namespace": "default", "uid": "uid-1", "resourceVersion": "7",
+            "labels": { "app": "web", "tier": "front" },
+            "managedFields": [{ "manager": "kubectl", "operation": "Update", "fieldsV1": { "f:spec": {} } }] },
+        "spec": { "nodeName": "n1", "containers": [container("a"), container("b")] } });
+    let line = json!({ "type": "MODIFIED", "object": object }).to_string();
+    let test = "reflector::tests::a_line_of_a_watch_takes_few_instructions";
+    gantry_instructions::hold(test, 174_958, || {
+        let read = super::parse::change::<Pod>(&line).unwrap();
+        assert!(matches!(read, Some(super::parse::WatchLine::Event(_))), "{read:?}");
+    });
+}

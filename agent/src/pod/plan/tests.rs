@@ -9,6 +9,8 @@ use crate::pod::tests::{container, in_role, pod, with_restart_policy};
 use crate::pod::worker_state::{Output, WaitReason};
 use crate::runtime::{Exit, Image};
 
+mod cost;
+
 const NOW: Duration = Duration::from_secs(1000);
 
 fn sandbox(id: &str, attempt: u32, ready: bool) -> Sandbox {

@@ -275,3 +275,13 @@ fn addresses_are_one_of_each_family_the_nodes_first() {
     assert_eq!(of(&["192.0.2.1"], &both), json!([{"ip": "10.1.0.2"}, {"ip": "fd00::2"}]));
     assert_eq!(of(&["fd00::1"], &both), json!([{"ip": "fd00::2"}, {"ip": "10.1.0.2"}]));
 }
+
+#[test]
+fn a_status_takes_few_instructions() {
+    let (pod, of) = (api_pod(), now((0..5).map(|number| running(&format!("c{number}"))).collect()));
+    let base = api::PodStatus::default();
+    let test = "status::convert::tests::a_status_takes_few_instructions";
+    gantry_instructions::hold(test, 71_384, || {
+        assert_eq!(status(&pod, &of, &base).container_statuses.map(|all| all.len()), Some(5));
+    });
+}

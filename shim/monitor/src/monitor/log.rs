@@ -406,4 +406,15 @@ mod tests {
         assert!(log.append(LogStream::Stdout, line).is_none());
         assert_eq!(std::fs::read(&renamed).unwrap(), line);
     }
+
+    #[test]
+    fn lines_of_a_log_take_few_instructions() {
+        let bytes = b"2026-11-29 10:00:00 INFO a line as a server writes it, of some eighty bytes in all\n"
+            .repeat(100);
+        let test = "monitor::log::tests::lines_of_a_log_take_few_instructions";
+        gantry_instructions::hold(test, 929_788, || {
+            let mut lines = Lines::new(LogStream::Stdout);
+            assert_eq!(text(&lines.feed(&bytes, 0)).lines().count(), 100);
+        });
+    }
 }
