@@ -29,7 +29,7 @@ const HOME: &str = "/var/overload";
 /// Begins a line for this program.
 const MARK: &str = "overload: ";
 /// How long the machine may take to write its logs and go.
-const END: Duration = Duration::from_secs(180);
+const END: Duration = Duration::from_secs(900);
 
 /// What init runs. The services' lives are systemd's: as in the units, a runtime is at -999 and comes back after five
 /// seconds; a kubelet chooses its own number.

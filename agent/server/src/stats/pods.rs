@@ -32,7 +32,10 @@ pub(super) fn fill(
     let mut used = disk::weigh(&hosts_file).unwrap_or_default();
     pod.hosts_file = Some(of(root, used));
     for container in &mut pod.containers {
-        let weight = disk::weigh(&folder.join(&container.name)).unwrap_or_default();
+        let mut weight = disk::weigh(&folder.join(&container.name)).unwrap_or_default();
+        // A container could fill the node's disk by its last words (#122224).
+        let words = folders.pods.join(&reference.uid).join("containers").join(&container.name);
+        add(&mut weight, disk::weigh(&words).unwrap_or_default());
         container.logs = Some(of(root, weight));
         add(&mut used, weight);
         if let Some(rootfs) = &mut container.rootfs {
@@ -79,7 +82,31 @@ fn on_disk(api: Option<&Pod>, volume: &VolumeStats) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::summary::PodReference;
+    use crate::stats::summary::{ContainerStats, PodReference};
+
+    #[test]
+    fn issues_122224_and_124333_last_words_and_logs_are_a_containers_storage() {
+        let root = tempfile::tempdir().unwrap();
+        let (logs, pods) = (root.path().join("logs"), root.path().join("pods"));
+        let (of_log, of_words) = (logs.join("shop_web_u/app"), pods.join("u/containers/app"));
+        let used = || {
+            let reference = PodReference { name: "web".into(), namespace: "shop".into(), uid: "u".into() };
+            let containers = vec![ContainerStats { name: "app".into(), ..ContainerStats::default() }];
+            let mut pod = PodStats { pod_ref: reference, containers, ..PodStats::default() };
+            let folders = Folders { logs: &logs, pods: &pods };
+            fill(&mut pod, None, Vec::new(), folders, &FsStats::default(), &FsStats::default());
+            let logs = pod.containers.remove(0).logs.unwrap().used_bytes.unwrap();
+            (logs, pod.ephemeral_storage.unwrap().used_bytes.unwrap())
+        };
+        let mut before = used().0;
+        for folder in [of_log, of_words] {
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("0"), vec![b'#'; 1 << 20]).unwrap();
+            let (of_container, of_pod) = used();
+            assert!(of_container >= before + (1 << 20) && of_pod == of_container, "{of_container} {of_pod}");
+            before = of_container;
+        }
+    }
 
     #[test]
     fn what_a_container_writes_into_its_hosts_file_is_its_pods_storage() {

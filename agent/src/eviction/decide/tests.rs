@@ -117,6 +117,19 @@ fn issue_78416_a_condition_outlives_its_cause_by_the_transition_period_and_no_lo
 }
 
 #[test]
+fn issue_31362_a_kubelet_that_starts_anew_gives_the_whole_grace_again() {
+    let rules = || vec![rule(Signal::Memory, Threshold::Bytes(GIB), 90)];
+    let low = look(&[(Signal::Memory, 1)]);
+    let mut run = Run::new(rules());
+    assert_eq!(run.at(0, &low).1, Vec::<&str>::new());
+    assert_eq!(run.at(90, &low).1, ["memory.available"]);
+    let mut restarted = Run::new(rules());
+    assert_eq!(restarted.at(95, &low), (vec!["MemoryPressure"], vec![]), "the condition is there at once");
+    assert_eq!(restarted.at(184, &low).1, Vec::<&str>::new());
+    assert_eq!(restarted.at(185, &low).1, ["memory.available"]);
+}
+
+#[test]
 fn memory_is_seen_to_before_disks_and_the_hard_one_before_the_soft_one() {
     let mut run = Run::new(vec![
         rule(Signal::NodeFs, Threshold::Bytes(GIB), 0),

@@ -60,7 +60,7 @@ fn process_ids_go_by_priority_then_number() {
 }
 
 #[test]
-fn issue_99280_only_what_is_on_the_disk_that_is_short_counts() {
+fn issues_99280_and_81523_only_what_is_on_the_disk_that_is_short_counts() {
     let scratch = VolumeSource::EmptyDir { medium: Medium::Disk, size_limit: None };
     let tmpfs = VolumeSource::EmptyDir { medium: Medium::Memory, size_limit: None };
     let volume = |name: &str, source| Volume { name: name.into(), source };
