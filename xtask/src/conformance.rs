@@ -7,6 +7,7 @@
 
 mod asked;
 mod call;
+mod in_vm;
 mod on_kind;
 mod report;
 mod suites;
@@ -57,6 +58,15 @@ pub(crate) struct Wanted {
     /// time, with a kubelet that they restart and a logind that they play
     #[arg(long, requires = "focus", conflicts_with_all = ["procs", "on_kind"])]
     serial: bool,
+    /// In a VM with systemd, cgroup v2, a disk and swap of its own, instead of on this host
+    #[arg(long, requires = "serial")]
+    vm: bool,
+    /// The VM's swap, in MiB; none at 0
+    #[arg(long, requires = "vm", default_value_t = 2048)]
+    swap: u64,
+    /// How long the suite may take, in minutes: a spec that runs then is interrupted, and those after it are skipped
+    #[arg(long, conflicts_with = "on_kind")]
+    minutes: Option<u64>,
     /// How many specs at once, instead of what suites.toml says
     #[arg(long)]
     procs: Option<usize>,
@@ -91,6 +101,9 @@ fn list(suite: Name) -> Result<()> {
         runtime: RuntimeName::Containerd,
         kubelet: KubeletName::Gantry,
         serial: false,
+        vm: false,
+        swap: 0,
+        minutes: None,
         procs: None,
         on_kind: false,
         nodes: None,
@@ -168,9 +181,14 @@ fn once(
         kubelet: wanted.kubelet,
         procs,
         serial: wanted.serial,
+        minutes: wanted.minutes,
+        in_vm: false,
         flags: suite.flags.clone(),
     };
     choice.write(folder)?;
+    if wanted.vm {
+        return SuiteRun::read(folder, in_vm::run(&called, choice, own, wanted.swap));
+    }
     let cell = Cell::new()?;
     let [unshare, init @ ..] = isolation::INIT;
     let mut command = cell.command(Path::new(unshare))?;

@@ -15,7 +15,6 @@ mod seen;
 mod table;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -224,11 +223,4 @@ fn watch(asked: &OverloadInsideArgs, cluster: &mut Cluster, guest: &mut Guest) -
             .context("keep what the API server has")?;
     }
     Ok(seen)
-}
-
-/// Runs a program whose place is outside of PATH for people.
-fn tool(program: &str) -> Command {
-    let mut command = Command::new(program);
-    command.env("PATH", gantry_needs::path());
-    command
 }

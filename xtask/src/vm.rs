@@ -3,7 +3,7 @@
 //! outlives it; or systemd as init. Owns the boot and how it ends; never touches the host's network or disks. Called by
 //! the tiers.
 
-mod disk;
+pub(crate) mod disk;
 mod kernel_package;
 mod systemd;
 
@@ -344,13 +344,13 @@ fn add_criu(cpio: &mut Cpio) -> Result<()> {
 }
 
 /// A command line for a shell, each word quoted.
-fn shell_words(words: &[OsString]) -> String {
+pub(crate) fn shell_words(words: &[OsString]) -> String {
     let quoted = |word: &OsString| format!("'{}'", word.to_string_lossy().replace('\'', "'\\''"));
     words.iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
 /// A program without its debug information, and the libraries it names.
-fn add_program(cpio: &mut Cpio, from: &Path, to: &str, scratch: &Path) -> Result<()> {
+pub(crate) fn add_program(cpio: &mut Cpio, from: &Path, to: &str, scratch: &Path) -> Result<()> {
     let stripped = scratch.join(from.file_name().context("a program without a name")?);
     sh::run(Command::new("strip").arg("--strip-debug").arg("-o").arg(&stripped).arg(from))?;
     cpio.copy(&stripped, to, 0o755)?;
@@ -382,18 +382,25 @@ fn boot(
     let scratch = tempfile::Builder::new().prefix("gantry-vm-").tempdir()?;
     let mut qemu = machine_of(cpio, command, machine, &hardware, end, scratch.path())?;
     let mut code = None;
-    let counts = summary::watch(&mut qemu, &mut |line| {
-        if let Some(text) = line.strip_prefix(ENDED) {
-            code = text.trim().parse().ok();
-        }
-    })?;
+    let counts = summary::watch(&mut qemu, &mut |line| code = ended(line).or(code))?;
     Ok((counts, code))
 }
 
-/// The small machine as a node, which runs a command line with what `cpio` holds. Its initramfs is in `scratch`; its
-/// serial line is the command's own input and output.
-pub(crate) fn node(cpio: Cpio, command: &str, hardware: &Hardware, scratch: &Path) -> Result<Command> {
-    machine_of(cpio, command, VmKind::Small, hardware, End::Off, scratch)
+/// A machine as a node, which runs a command line with what `cpio` holds. Its initramfs is in `scratch`; its serial line is
+/// the command's own input and output.
+pub(crate) fn node(
+    cpio: Cpio,
+    command: &str,
+    machine: VmKind,
+    hardware: &Hardware,
+    scratch: &Path,
+) -> Result<Command> {
+    machine_of(cpio, command, machine, hardware, End::Off, scratch)
+}
+
+/// What the command line ended with, when the serial line says so here.
+pub(crate) fn ended(line: &str) -> Option<i32> {
+    line.strip_prefix(ENDED)?.trim().parse().ok()
 }
 
 fn machine_of(

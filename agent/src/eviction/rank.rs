@@ -1,7 +1,8 @@
 //! Who goes first. Pure: owns the order; never asks what a pod uses. Called by [`super::run`].
 //!
-//! Memory and disk: who uses more than was asked for, then the lower priority, then who is furthest above the request.
-//! Process IDs: the lower priority, then who has most. A pod of which nothing is known goes before all others.
+//! Memory and disk: who uses more than was asked for, then the lower priority, then who is furthest above the request; a pod
+//! of which nothing is known goes before all others. Process IDs: the lower priority, then who has most; a pod of which
+//! nothing is known goes before others of its priority. Nobody looks at a pod's class.
 
 use std::cmp::Reverse;
 
@@ -38,10 +39,11 @@ struct RankKey {
 impl RankKey {
     fn new(pod: &Pod, used: Option<&PodUse>, signal: Signal, disks: Disks) -> Self {
         let priority = pod.placement.priority.unwrap_or(0);
-        let Some(used) = used else {
-            return Self { is_known: false, is_within: false, priority, above: Reverse(0) };
-        };
         let starved = signal.resource();
+        let Some(used) = used else {
+            let is_known = starved == Starved::Pids;
+            return Self { is_known, is_within: is_known, priority, above: Reverse(i128::MAX) };
+        };
         let amount = i128::from(amount(pod, used, signal, disks));
         let asked = i128::from(request_of(pod, starved));
         // Nobody asks for process IDs: all are alike there.

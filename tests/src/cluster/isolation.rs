@@ -21,7 +21,8 @@ pub const INIT: [&str; 7] = ["unshare", "--mount", "--propagation", "private", "
 const SCRIPT: &str = r#"for folder in /run /var/lib /var/log; do mount -t tmpfs none $folder || exit 125; done
 mount --make-rshared / && GANTRY_CLUSTER_PLACE=yes exec "$0" "$@""#;
 
-const MARK: &str = "GANTRY_CLUSTER_PLACE";
+/// Set in a place whose folders are empty for a cluster: such a namespace, or a machine of its own.
+pub const MARK: &str = "GANTRY_CLUSTER_PLACE";
 
 /// On disk, since images and logs are large; where they appear.
 const BOUND: [(&str, &str); 6] = [

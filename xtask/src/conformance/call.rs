@@ -19,6 +19,9 @@ use super::units::Units;
 use crate::cluster::{KubeletName, RuntimeName};
 use crate::sh;
 
+/// Minutes that a suite may take when nobody says.
+pub(super) const LONGEST: u64 = 24 * 60;
+
 /// As the outer half has it.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Called {
@@ -34,6 +37,12 @@ pub(crate) struct Called {
     pub(super) procs: usize,
     #[arg(long)]
     pub(super) serial: bool,
+    /// How long the suite may take
+    #[arg(long)]
+    pub(super) minutes: Option<u64>,
+    /// In a machine of its own
+    #[arg(long)]
+    pub(super) in_vm: bool,
     /// Of the suite itself
     #[arg(last = true)]
     pub(super) flags: Vec<String>,
@@ -50,6 +59,9 @@ impl Called {
         words.extend(["--kubelet".into(), name(self.kubelet.to_possible_value())]);
         words.extend(["--procs".into(), self.procs.to_string().into()]);
         words.extend(self.serial.then(|| "--serial".into()));
+        let minutes = self.minutes.map(|minutes| ["--minutes".into(), minutes.to_string().into()]);
+        words.extend(minutes.into_iter().flatten());
+        words.extend(self.in_vm.then(|| "--in-vm".into()));
         words.push("--".into());
         words.extend(self.flags.iter().map(OsString::from));
         words
@@ -78,12 +90,14 @@ fn node(called: &Called, folder: &Path) -> Result<()> {
 }
 
 fn node_specs(called: &Called, folder: &Path) -> Result<()> {
-    without_systemd(folder)?;
+    if !called.in_vm {
+        without_systemd(folder)?;
+    }
     let kind: runtime::RuntimeKind = called.runtime.into();
     let programs =
         kubelet::folder_with(called.kubelet.kind().unwrap_or(kubelet::KubeletKind::Upstream), folder)?;
     let config = folder.join("kubelet-config.json");
-    std::fs::write(&config, serde_json::to_vec_pretty(&node_configuration())?)?;
+    std::fs::write(&config, serde_json::to_vec_pretty(&node_configuration(called.in_vm))?)?;
     let process = match kind {
         runtime::RuntimeKind::Containerd => "containerd",
         runtime::RuntimeKind::Gantry => "gantry",
@@ -99,7 +113,8 @@ fn node_specs(called: &Called, folder: &Path) -> Result<()> {
     let mut env = Command::new("env");
     env.env(gantry_tests::place::BIN_DIR, bin_dir()?);
     let run = |env| ginkgo(env, called, folder, "e2e_node.test", &own);
-    if called.serial { alone(env, folder, run) } else { run(env) }
+    // A machine of its own has a systemd of its own.
+    if called.serial && !called.in_vm { alone(env, folder, run) } else { run(env) }
 }
 
 /// With the node for itself: the kubelet is a unit that specs restart, and on the system bus is a logind that they play.
@@ -111,22 +126,37 @@ fn alone(mut env: Command, folder: &Path, run: impl FnOnce(Command) -> Result<()
     ran.and(units.end()).and(bus.end())
 }
 
-/// The suite's own defaults but for what this machine needs, as in a cluster.
-fn node_configuration() -> serde_json::Value {
-    json!({
+/// The suite's own defaults (its `jenkins/default-kubelet-config.yaml`). On a host that others use: but for what it needs, as
+/// in a cluster.
+fn node_configuration(in_vm: bool) -> serde_json::Value {
+    let mut config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": "/",
-        "evictionHard": { "memory.available": "100Mi", "nodefs.available": "1%", "nodefs.inodesFree": "1%" },
-        "failCgroupV1": false,
         "failSwapOn": false,
         "fileCheckFrequency": "10s",
-        "oomScoreAdj": 0,
         "podCIDR": "10.100.0.0/24",
         "serializeImagePulls": false,
         "volumeStatsAggPeriod": "10s",
-    })
+    });
+    let more = if in_vm {
+        json!({
+            "evictionHard": { "memory.available": "250Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%" },
+            "evictionMinimumReclaim": { "nodefs.available": "5%", "nodefs.inodesFree": "5%" },
+            "evictionPressureTransitionPeriod": "30s",
+        })
+    } else {
+        json!({
+            "evictionHard": { "memory.available": "100Mi", "nodefs.available": "1%", "nodefs.inodesFree": "1%" },
+            "failCgroupV1": false,
+            "oomScoreAdj": 0,
+        })
+    };
+    for (field, value) in more.as_object().into_iter().flatten() {
+        config[field] = value.clone();
+    }
+    config
 }
 
 /// The suite starts the kubelet as a unit when it finds this program, even where no systemd runs.
@@ -191,7 +221,8 @@ pub(super) fn ginkgo(
     // Where `env` enters namespaces, the working folder of this process does not come along.
     env.arg("--chdir").arg(&here).arg(programs::path("ginkgo")?);
     env.arg(format!("--procs={}", called.procs))
-        .args(["--timeout=24h", "--no-color", "--keep-going", "--json-report=report.json"])
+        .arg(format!("--timeout={}m", called.minutes.unwrap_or(LONGEST)))
+        .args(["--no-color", "--keep-going", "--json-report=report.json"])
         .arg(format!("--output-dir={}", called.out.display()));
     for (flag, list) in [("--focus", &choice.focus), ("--skip", &choice.skip)] {
         env.args(list.iter().map(|one| format!("{flag}={one}")));

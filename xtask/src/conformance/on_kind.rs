@@ -58,6 +58,8 @@ fn specs(bed: &Bed, wanted: &Wanted, suite: &Suite, folder: &Path) -> Result<()>
             kubelet: wanted.kubelet,
             procs,
             serial: false,
+            minutes: None,
+            in_vm: false,
             flags: suite.flags.clone(),
         };
         let run = tempfile::Builder::new().prefix("gc-").tempdir()?;

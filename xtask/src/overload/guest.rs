@@ -21,7 +21,7 @@ use serde_json::json;
 
 use super::{OverloadNode, disk, load};
 use crate::cpio::Cpio;
-use crate::vm::{self, Hardware};
+use crate::vm::{self, Hardware, VmKind};
 use crate::{build, sh};
 
 /// Where the node's own files are on its disk.
@@ -137,12 +137,12 @@ impl Guest {
         let (var, logs) = (disk::var(&tree, &folder)?, disk::logs(&folder)?);
         fs::remove_dir_all(&tree).context("remove what is on the disk now")?;
         let card = ["-netdev", "user,id=out", "-device", "virtio-net-pci,netdev=out,romfile="];
-        let mut devices: Vec<String> = disk::words("var", &var).into_iter().collect();
-        devices.extend(disk::words("logs", &logs));
+        let mut devices: Vec<String> = vm::disk::words("var", &var).into_iter().collect();
+        devices.extend(vm::disk::words("logs", &logs));
         devices.extend(card.map(str::to_owned));
         let hardware =
             Hardware { processors: 2, memory_mib: 2048, deadline_seconds: minutes * 60 + 3600, devices };
-        let mut qemu = vm::node(cpio, &script(node), &hardware, &folder)?;
+        let mut qemu = vm::node(cpio, &script(node), VmKind::Small, &hardware, &folder)?;
         let log = fs::File::create(out.join("qemu.log"))?;
         let mut qemu = qemu
             .stdin(Stdio::piped())
@@ -203,7 +203,7 @@ impl Guest {
             // It ends with the line.
             let _ = reader.join();
         }
-        disk::read(&self.logs, &out.join("logs"))?;
+        vm::disk::read(&self.logs, &out.join("logs"))?;
         gone?;
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         fs::write(out.join("console.log"), told.1.join("\n"))?;

@@ -114,3 +114,42 @@ fn inodes_are_not_held_against_bytes_that_were_asked_for() {
     // Room is: who asked for it goes last.
     assert_eq!(order(&pods, &usage, Signal::NodeFs, Disks::default()), ["asks-nothing", "asks"]);
 }
+
+#[test]
+fn disk_goes_by_who_is_over_then_priority_then_how_far_whatever_the_class() {
+    let pods = [
+        asking("within", 0, 0, 500),
+        // Guaranteed or not, as upstream: nobody looks at the class.
+        asking("over-little", 0, 100, 100),
+        asking("over-much", 0, 0, 100),
+        asking("over-important", 9, 0, 0),
+        asking("unknown", 9, 0, 0),
+    ];
+    let layer = |bytes| {
+        let layer = Some(Used { bytes, inodes: bytes });
+        let one = ContainerUse { name: "web".into(), layer, ..ContainerUse::default() };
+        PodUse { containers: vec![one], ..PodUse::default() }
+    };
+    let usage = Usage::from([
+        of("within", layer(500)),
+        of("over-little", layer(101)),
+        of("over-much", layer(300)),
+        of("over-important", layer(900)),
+    ]);
+    let order = |signal| order(&pods, &usage, signal, Disks::default());
+    let ranked = ["unknown", "over-much", "over-little", "over-important", "within"];
+    for signal in [Signal::NodeFs, Signal::ImageFs, Signal::ContainerFs] {
+        assert_eq!(order(signal), ranked, "{signal}");
+    }
+    // All are over what nobody can ask for.
+    let ranked = ["unknown", "within", "over-much", "over-little", "over-important"];
+    assert_eq!(order(Signal::NodeFsInodes), ranked);
+}
+
+#[test]
+fn of_process_ids_priority_counts_even_where_nothing_is_known() {
+    let pods = [asking("unknown", 0, 0, 0), asking("many", 0, 0, 0), asking("unknown-important", 5, 0, 0)];
+    let many = PodUse { processes: 9000, ..PodUse::default() };
+    let ranked = order(&pods, &Usage::from([of("many", many)]), Signal::Pids, Disks::default());
+    assert_eq!(ranked, ["unknown", "many", "unknown-important"]);
+}
