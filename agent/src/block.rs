@@ -15,6 +15,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use gantry_failpoint::failpoint;
 use gantry_model::pod::PodUid;
 
 pub(crate) use kernel::Kernel;
@@ -71,7 +72,9 @@ impl BlockMap {
         make_folder(&self.global)?;
         let point = self.point();
         let opened = fs::OpenOptions::new().write(true).create(true).truncate(false).mode(0o750).open(&point);
-        opened.map(drop).map_err(|error| format!("failed to open file {}: {error}", point.display()))
+        opened.map(drop).map_err(|error| format!("failed to open file {}: {error}", point.display()))?;
+        failpoint!("block.noted"?);
+        Ok(())
     }
 
     /// Whether the pod has the device, as far as the map goes. The device itself is not looked at.
@@ -107,11 +110,15 @@ impl BlockMap {
             )
         };
         self.bind(&device, &point, kernel).map_err(|why| failed(true, why))?;
+        failpoint!("block.bound"?);
         self.link_to(&device).map_err(|why| failed(false, why))?;
+        failpoint!("block.linked"?);
         kernel.lock(&point).map_err(|why| {
             let global = self.global.display();
             format!("blkUtil.AttachFileDevice failed. globalMapPath:{global}, podUID: {uid}: {why}")
-        })
+        })?;
+        failpoint!("block.locked"?);
+        Ok(())
     }
 
     fn bind(&self, device: &Path, point: &Path, kernel: &dyn BlockKernel) -> Result<(), String> {
@@ -169,10 +176,14 @@ impl BlockMap {
             format!("blkUtil.DetachFileDevice failed. globalUnmapPath:{global}, podUID: {uid}: {why}")
         };
         kernel.unlock(&self.point()).map_err(failed)?;
+        failpoint!("block.unlocked"?);
         if self.link.is_symlink() {
             remove(&self.link).map_err(failed)?;
         }
-        self.unbind(kernel).map_err(failed)
+        failpoint!("block.unlinked"?);
+        self.unbind(kernel).map_err(failed)?;
+        failpoint!("block.unbound"?);
+        Ok(())
     }
 
     /// Removes the note of a device that was given back. What is bound yet stays: the kernel sees to that.

@@ -22,6 +22,7 @@ mod records;
 mod requests;
 mod resized;
 mod rotate;
+mod steps;
 mod swap;
 
 use std::process::ExitCode;
@@ -41,7 +42,7 @@ struct DisruptionSpec {
     run: fn(&mut ClusterFixture) -> Result<()>,
 }
 
-const SPECS: [DisruptionSpec; 7] = [
+const SPECS: [DisruptionSpec; 8] = [
     DisruptionSpec {
         name: "swap_of_kubelets_disturbs_no_pod",
         upstream_first: true,
@@ -83,6 +84,12 @@ const SPECS: [DisruptionSpec; 7] = [
         upstream_first: false,
         join: join_by_kubeconfig,
         run: records::run,
+    },
+    DisruptionSpec {
+        name: "csi_volumes_outlive_a_kubelet_that_is_killed_at_each_step",
+        upstream_first: false,
+        join: join_by_kubeconfig,
+        run: steps::run,
     },
 ];
 

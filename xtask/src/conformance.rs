@@ -1,4 +1,4 @@
-//! `cargo xtask conformance node|e2e|conformance`: upstream's own suites on a kubelet and a runtime, in a place of their own. Owns the
+//! `cargo xtask conformance node|e2e|csi-hostpath|conformance`: upstream's own suites on a kubelet and a runtime, in a place of their own. Owns the
 //! order: build, place, run, table; how a suite is called and what its report says is in the files beside. Called by
 //! `main`.
 //!
@@ -10,6 +10,7 @@ mod call;
 mod in_vm;
 mod on_kind;
 mod report;
+mod storage;
 mod suites;
 mod units;
 
@@ -34,6 +35,8 @@ pub(crate) enum Name {
     Node,
     /// e2e.test: on a whole cluster
     E2e,
+    /// e2e.test, its storage suites: on a whole cluster with the tests' CSI driver
+    CsiHostpath,
     /// e2e.test, all of [Conformance]: on a kind cluster with kube-proxy and CoreDNS
     Conformance,
 }
@@ -222,7 +225,7 @@ impl SuiteRun {
 fn tell(wanted: &Wanted, table: &SpecTable, folder: &Path) -> Result<()> {
     let mut text = table.markdown();
     let mut wrongs = Vec::new();
-    if wanted.suite == Name::E2e {
+    if matches!(wanted.suite, Name::E2e | Name::CsiHostpath) {
         let asked = asked::read(&folder.join(asked::LOG))?;
         text.push_str(&asked.markdown());
         wrongs = asked.wrongs;
@@ -250,6 +253,7 @@ fn out(wanted: &Wanted) -> Result<PathBuf> {
     let name = match wanted.suite {
         Name::Node => "node",
         Name::E2e => "e2e",
+        Name::CsiHostpath => "csi-hostpath",
         Name::Conformance => "conformance",
     };
     let folder = std::path::absolute(&folder)?.join(name);

@@ -165,7 +165,9 @@ impl Tier {
             }
             Tier::Cluster => kernel::on_host(&kernel::CLUSTER, &crate::cluster::prepare(false)?, filter),
             Tier::Disruption => {
-                kernel::on_host(&kernel::DISRUPTION, &crate::cluster::prepare(false)?, filter)
+                let programs = build::with_failpoints()?;
+                crate::cluster::prepare_beside(&programs, false)?;
+                kernel::on_host(&kernel::DISRUPTION, &programs, filter)
             }
             Tier::Join => {
                 let programs = crate::cluster::prepare(false)?;

@@ -13,6 +13,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use gantry_failpoint::failpoint;
 use gantry_model::pod::PodUid;
 
 use super::files::{self, DATA, DevicePlace, FOLDER, Found, FoundDevice, FoundMount, Mounts, Places};
@@ -104,6 +105,7 @@ impl BlockPlaces {
             return Err(format!("{} is still mounted", target.display()));
         }
         block::remove(&target)?;
+        failpoint!("csi.block-target-gone"?);
         self.map(pod).forget()
     }
 
@@ -148,7 +150,9 @@ impl BlockPlaces {
         for folder in [self.publish_folder(), self.staging(), self.global()] {
             block::remove_folder(&folder)?;
         }
+        failpoint!("csi.block-folders-gone"?);
         block::remove(&self.data().join(DATA))?;
+        failpoint!("csi.block-note-gone"?);
         block::remove_folder(&self.data())?;
         block::remove_folder(&self.own())
     }
@@ -185,8 +189,12 @@ impl Found {
             let data = self.data(&block.data());
             let pods = block.pods(&mut self.unread);
             let Some((_, driver, handle)) = data else {
-                if unread == self.unread.len() && !pods.is_empty() {
-                    self.unread.push(format!("{}: there is no {DATA}", block.data().display()));
+                match (unread == self.unread.len(), pods.is_empty()) {
+                    (true, false) => {
+                        self.unread.push(format!("{}: there is no {DATA}", block.data().display()));
+                    }
+                    (true, true) => self.rests.push(DevicePlace::Block(block)),
+                    (false, _) => {}
                 }
                 continue;
             };

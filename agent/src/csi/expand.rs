@@ -18,6 +18,27 @@ const IN_PROGRESS: &str = "NodeResizeInProgress";
 const CONDITIONS: [&str; 4] =
     ["FileSystemResizePending", "Resizing", "ControllerResizeError", "NodeResizeError"];
 
+/// Why a volume has not grown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct GrowthError {
+    pub(crate) why: String,
+    pub(crate) failure: GrowthFailure,
+}
+
+/// What that means for another try.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GrowthFailure {
+    /// Nobody was asked: the driver is not there.
+    Away,
+    /// The driver makes no volume larger.
+    Unsupported,
+    Failed,
+    /// No other try can succeed.
+    Infeasible,
+    /// None can while the volume is in use.
+    InUse,
+}
+
 /// A volume that is to grow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Expansion {
@@ -70,6 +91,11 @@ impl Expansion {
         }
     }
 
+    /// Whether the claim is told of each step: an older resizer knows of none.
+    pub(super) fn is_tracked(&self) -> bool {
+        self.is_tracked
+    }
+
     /// It begins; none of a claim that says so already or that is not told.
     pub(super) fn progress(&self, size: &ClaimSize) -> Option<Value> {
         (self.is_tracked && size.status != IN_PROGRESS).then(|| {
@@ -91,15 +117,17 @@ impl Expansion {
         } })
     }
 
-    /// The driver has refused it; `infeasible` when no other try can succeed.
-    pub(super) fn failure(&self, why: &str, infeasible: bool, now: &str) -> Value {
+    /// It has failed; `again` when it has before.
+    pub(super) fn failure(&self, error: &GrowthError, again: bool, now: &str) -> Value {
         let condition = json!({
             "type": "NodeResizeError",
             "status": "True",
             "lastTransitionTime": now,
-            "message": format!("failed to expand pvc with {why}"),
+            "message": format!("failed to expand pvc with {}", error.why),
         });
-        match infeasible || self.is_overtaken {
+        // A claim that asks for another size by now gets it once this one has failed for certain.
+        let infeasible = error.failure == GrowthFailure::Infeasible || (again && self.is_overtaken);
+        match infeasible {
             false => json!({ "status": { "conditions": [condition] } }),
             true => json!({ "status": {
                 "conditions": [condition],
@@ -171,11 +199,13 @@ mod tests {
         let success = expansion.success();
         assert_eq!(success["status"]["capacity"]["storage"], "2Gi");
         assert_eq!(success["status"]["allocatedResourceStatuses"], json!({ "storage": null }));
-        let failure = expansion.failure("no room", false, "now");
+        let error = |failure| GrowthError { why: "no room".to_owned(), failure };
+        let failure = expansion.failure(&error(GrowthFailure::Failed), true, "now");
         assert_eq!(failure["status"]["conditions"][0]["message"], "failed to expand pvc with no room");
         assert_eq!(failure["status"].get("allocatedResourceStatuses"), None);
         assert_eq!(
-            expansion.failure("no", true, "now")["status"]["allocatedResourceStatuses"]["storage"],
+            expansion.failure(&error(GrowthFailure::Infeasible), false, "now")["status"]["allocatedResourceStatuses"]
+                ["storage"],
             "NodeResizeInfeasible"
         );
         let legacy = of(&size("1Gi", "", ""), "2Gi").unwrap();
@@ -183,9 +213,12 @@ mod tests {
     }
 
     #[test]
-    fn what_the_claim_has_overtaken_is_given_up_when_it_fails() {
+    fn what_the_claim_has_overtaken_is_given_up_when_it_fails_again() {
         let overtaken = ClaimSize { requested: "1500Mi".to_owned(), ..size("1Gi", "2Gi", IN_PROGRESS) };
-        let failure = of(&overtaken, "2Gi").unwrap().failure("no room", false, "now");
-        assert_eq!(failure["status"]["allocatedResourceStatuses"]["storage"], "NodeResizeInfeasible");
+        let expansion = of(&overtaken, "2Gi").unwrap();
+        let error = GrowthError { why: "no room".to_owned(), failure: GrowthFailure::Failed };
+        let [first, second] = [false, true].map(|again| expansion.failure(&error, again, "now"));
+        assert_eq!(first["status"].get("allocatedResourceStatuses"), None);
+        assert_eq!(second["status"]["allocatedResourceStatuses"]["storage"], "NodeResizeInfeasible");
     }
 }

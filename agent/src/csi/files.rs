@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use gantry_base::files::replace;
+use gantry_failpoint::failpoint;
 use gantry_model::go_json;
 use gantry_model::pod::PodUid;
 
@@ -99,6 +100,8 @@ pub(super) struct FoundDevice {
 pub(super) struct Found {
     pub(super) mounts: Vec<FoundMount>,
     pub(super) devices: Vec<FoundDevice>,
+    /// Folders of volumes of which nothing was written down yet, or is any more.
+    pub(super) rests: Vec<DevicePlace>,
     /// What could not be read, and why.
     pub(super) unread: Vec<String>,
 }
@@ -210,9 +213,32 @@ impl Found {
     }
 
     fn add_device(&mut self, folder: &Path) {
-        let Some((_, driver, handle)) = self.data(folder) else { return };
-        let place = DevicePlace::Folder(folder.join("globalmount"));
-        self.devices.push(FoundDevice { place, driver, handle });
+        let (unread, place) = (self.unread.len(), DevicePlace::Folder(folder.join("globalmount")));
+        match self.data(folder) {
+            Some((_, driver, handle)) => self.devices.push(FoundDevice { place, driver, handle }),
+            None if unread == self.unread.len() => self.rests.push(place),
+            None => {}
+        }
+    }
+
+    /// Removes folders of which nothing is known, where they are empty. What is mounted there is nobody's to take back.
+    pub(super) fn remove_rests(&mut self, mounts: &dyn Mounts) {
+        for place in std::mem::take(&mut self.rests) {
+            let removed = match &place {
+                DevicePlace::Folder(staging) => match mounts.is_mounted(staging) {
+                    Ok(false) => remove(staging, mounts),
+                    Ok(true) => {
+                        self.unread.push(format!("{} is mounted: there is no {DATA}", staging.display()));
+                        Ok(())
+                    }
+                    Err(error) => Err(format!("read the mount table: {error}")),
+                },
+                DevicePlace::Block(block) => block.remove(),
+            };
+            if let Err(why) = removed {
+                tracing::warn!(why, "folders of a volume of which nothing is known stay");
+            }
+        }
     }
 }
 
@@ -323,9 +349,11 @@ pub(super) fn remove(mount: &Path, mounts: &dyn Mounts) -> Result<(), String> {
         _ => Ok(()),
     };
     gone(fs::remove_dir(mount), mount)?;
+    failpoint!("csi.mount-gone"?);
     let Some(folder) = mount.parent() else { return Ok(()) };
     let data = folder.join(DATA);
     gone(fs::remove_file(&data), &data)?;
+    failpoint!("csi.note-gone"?);
     gone(fs::remove_dir(folder), folder)
 }
 

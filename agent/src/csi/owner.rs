@@ -89,7 +89,7 @@ fn unique_name(driver: &str, handle: &str) -> String {
 }
 
 impl CsiVolumes {
-    /// With what an earlier kubelet has left. Blocks, for as long as it reads that.
+    /// With what an earlier kubelet has left; folders of which nothing is known go. Blocks, for as long as it reads that.
     pub(crate) fn open(
         api: Arc<dyn Api>,
         drivers: Drivers,
@@ -99,6 +99,7 @@ impl CsiVolumes {
         node: &str,
     ) -> Self {
         let mut found = places.find();
+        found.remove_rests(mounts.as_ref());
         let slots = Slot::all(&mut found);
         for why in &found.unread {
             tracing::error!(why, "what an earlier kubelet left of a volume cannot be read: it stays");
@@ -274,7 +275,7 @@ impl CsiVolumes {
             let Some(stage) = step.stage() else {
                 return match step {
                     Step::Refuse => Err(StepError::before(wanted.refuse_step(), IN_USE.to_owned())),
-                    _ => self.expand(&mut volume, wanted, pod).await.map(|()| is_new),
+                    _ => self.grow(&mut volume, wanted, pod, is_new).await.map(|()| is_new),
                 };
             };
             self.shared.stages.begin(&pod.uid, stage, &detail);
@@ -294,6 +295,22 @@ impl CsiVolumes {
             }
             self.shared.stages.end(&pod.uid, stage, &detail);
         }
+    }
+
+    /// As upstream: a pod that has just got the volume does not run before it is large enough, and gets it anew.
+    async fn grow(
+        &self,
+        volume: &mut Volume,
+        wanted: &WantedVolume,
+        pod: &Pod,
+        is_new: bool,
+    ) -> Result<(), StepError> {
+        let step = if is_new { wanted.expand_step() } else { steps::EXPAND_IN_USE };
+        let grown = self.expand(volume, wanted, pod, step).await;
+        if is_new && grown.is_err() {
+            volume.doubt(&pod.uid);
+        }
+        grown
     }
 
     /// Until the node's status says that the volume is in use and attached.

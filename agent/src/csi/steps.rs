@@ -3,18 +3,18 @@
 //! [`super::owner`].
 
 mod block;
+mod growth;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use gantry_failpoint::failpoint;
 use gantry_model::go_json;
 use gantry_model::pod::volume::TokenFile;
 use gantry_model::pod::{Pod, PodUid};
 
-use super::driver::{
-    Access, CallError, Capabilities, Driver, ExpandCall, ExpandError, Map, PublishCall, StageCall,
-};
+use super::driver::{Access, CallError, Capabilities, Driver, Map, PublishCall, StageCall};
 use super::drivers::Drivers;
 use super::expand::Expansion;
 use super::files::{self, DevicePlace, Mounts, Places};
@@ -32,6 +32,8 @@ const ATTACH_BLOCK: &str = "MapVolume.WaitForAttach";
 const STAGE_BLOCK: &str = "MapVolume.SetUpDevice";
 const PUBLISH_BLOCK: &str = "MapVolume.MapPodDevice";
 const EXPAND_BLOCK: &str = "MapVolume.MarkVolumeAsMounted";
+/// Of a pod that has the volume already.
+pub(super) const EXPAND_IN_USE: &str = "NodeExpandVolume.NodeExpandVolume";
 
 /// A volume that a pod wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -130,6 +132,13 @@ impl StepError {
         Self { step, why, outcome: None }
     }
 
+    /// As upstream tells it of that volume.
+    pub(super) fn message(&self, volume: &str) -> String {
+        let meanwhile =
+            if [EXPAND, EXPAND_BLOCK].contains(&self.step) { " while expanding volume" } else { "" };
+        format!("{} failed{meanwhile} for volume {volume:?} : {}", self.step, self.why)
+    }
+
     fn of(step: &'static str, error: &CallError) -> Self {
         let outcome = match error {
             CallError::Final(_) => Outcome::Refused,
@@ -199,9 +208,14 @@ impl Steps<'_> {
         let failed = |why: &str| {
             let found =
                 format!("failed to find the secret {name} in the namespace {namespace} with error: {why}");
-            let words = match [STAGE_BLOCK, PUBLISH_BLOCK].contains(&step) {
-                true => format!("kubernetes.io/csi: failed to get {field} {namespace}/{name}"),
-                false => format!("fetching {field} {namespace}/{name} failed"),
+            let words = match step {
+                STAGE_BLOCK | PUBLISH_BLOCK => {
+                    format!("kubernetes.io/csi: failed to get {field} {namespace}/{name}")
+                }
+                EXPAND | EXPAND_BLOCK => {
+                    format!("expander.NodeExpand failed to get {field} {namespace}/{name}")
+                }
+                _ => format!("fetching {field} {namespace}/{name} failed"),
             };
             let why = format!("{words}: kubernetes.io/csi: {found}");
             StepError::before(step, why)
@@ -240,7 +254,10 @@ impl Steps<'_> {
             files::make_folder(&folder).map_err(|error| {
                 format!("kubernetes.io/csi: attacher.MountDevice failed to create dir {folder:?}:  {error}")
             })?;
-            files::save(parent, &[("driverName", driver), ("volumeHandle", handle)])
+            failpoint!("csi.stage-folder"?);
+            files::save(parent, &[("driverName", driver), ("volumeHandle", handle)])?;
+            failpoint!("csi.stage-noted"?);
+            Ok(())
         };
         blocking(write).await.map_err(before)?;
         let call = StageCall {
@@ -257,7 +274,9 @@ impl Steps<'_> {
     /// Stages. What was written for a call that was refused is removed.
     pub(super) async fn stage(&self, ready: Ready<StageCall>) -> Result<(), StepError> {
         let Ready { driver, can, call, place } = ready;
-        let Err(error) = driver.stage(call, can).await else { return Ok(()) };
+        let staged = driver.stage(call, can).await;
+        failpoint!("csi.staged");
+        let Err(error) = staged else { return Ok(()) };
         let step = if matches!(place, DevicePlace::Block(_)) { STAGE_BLOCK } else { STAGE };
         let failed = StepError::of(step, &error);
         if failed.outcome == Some(Outcome::Refused) {
@@ -359,7 +378,9 @@ impl Steps<'_> {
                 ("volumeLifecycleMode", mode),
                 ("attachmentID", &attachment),
             ];
-            files::save(&folder, &data)
+            files::save(&folder, &data)?;
+            failpoint!("csi.publish-noted"?);
+            Ok(())
         })
         .await
     }
@@ -375,6 +396,7 @@ impl Steps<'_> {
         let Ready { driver, can, call, place } = ready;
         let target = call.target.clone();
         let published = driver.publish(call, can).await;
+        failpoint!("csi.published");
         let step = match (&published, &place) {
             (Ok(()), DevicePlace::Folder(_)) => return Ok(()),
             (Ok(()), DevicePlace::Block(block)) => return self.map(block, pod).await,
@@ -392,53 +414,12 @@ impl Steps<'_> {
         Err(failed)
     }
 
-    /// Makes the volume larger that is mounted at `target`.
-    pub(super) async fn expand(
-        &self,
-        wanted: &WantedVolume,
-        pod: &Pod,
-        bytes: i64,
-    ) -> Result<(), ExpandError> {
-        let source = &wanted.source;
-        let before = |why: String| ExpandError { why, code: None };
-        let driver = self.drivers.get(&source.driver).map_err(before)?;
-        let can = driver.capabilities().await.map_err(|error| {
-            before(format!(
-                "Expander.NodeExpand failed to check if node supports expansion : {}",
-                error.why()
-            ))
-        })?;
-        if !can.expand {
-            return Err(before(format!("NodeExpand is not supported by the CSI driver {}", source.driver)));
-        }
-        let step = wanted.expand_step();
-        let secrets = self.secrets(source.expand_secret.as_ref(), "NodeExpandSecretRef", step).await;
-        let secrets =
-            secrets.map_err(|error| before(format!("expander.NodeExpand failed: {}", error.why)))?;
-        let (target, staging) = match wanted.place(self.places) {
-            DevicePlace::Folder(staging) => (self.places.target(&pod.uid, &wanted.name), staging),
-            DevicePlace::Block(block) => (block.target(&pod.uid), block.staging()),
-        };
-        let call = ExpandCall {
-            handle: source.handle.clone(),
-            target,
-            staging: can.stage.then_some(staging),
-            bytes,
-            secrets,
-            // Whose the files are has been settled when it was published.
-            access: Access { group: None, block: wanted.block, ..access(source, can, pod) },
-        };
-        driver.expand(call, can).await.map_err(|status| ExpandError {
-            why: format!("Expander.NodeExpand failed to expand the volume : {}", status.why),
-            code: status.code,
-        })
-    }
-
     /// Takes a pod's mount back, and then what is known of it.
     pub(super) async fn unpublish(&self, driver: &str, handle: &str, target: &Path) -> Result<(), String> {
         let words = "kubernetes.io/csi: Unmounter.TearDownAt failed";
         let client = self.drivers.get(driver).map_err(|why| format!("{words} to get CSI client: {why}"))?;
         client.unpublish(handle, target).await.map_err(|error| format!("{words}: {}", error.why()))?;
+        failpoint!("csi.unpublished"?);
         files::remove(target, self.mounts)
             .map_err(|why| format!("{words} to clean mount dir [{}]: {why}", target.display()))
     }
@@ -447,8 +428,8 @@ impl Steps<'_> {
     pub(super) async fn unstage(&self, driver: &str, handle: &str, staging: &Path) -> Result<(), String> {
         let folder = staging.parent().unwrap_or(staging);
         if files::read(folder)?.is_none() {
-            // Nothing was ever written for it: its driver does not stage.
-            return Ok(());
+            // Its driver does not stage, or all of it but the folders has gone.
+            return files::remove(staging, self.mounts);
         }
         let copies = self.mounts.copies(staging, self.places.pods());
         let copies = copies.map_err(|error| format!("read the mount table: {error}"))?;
@@ -466,6 +447,7 @@ impl Steps<'_> {
             .map_err(|error| format!("{words} to check whether STAGE_UNSTAGE_VOLUME set: {}", error.why()))?;
         if can.stage {
             client.unstage(handle, staging).await.map_err(|error| format!("{words}: {}", error.why()))?;
+            failpoint!("csi.unstaged"?);
         }
         files::remove(staging, self.mounts).map_err(|why| {
             format!("kubernetes.io/csi: failed to clean up global mount {}: {why}", folder.display())

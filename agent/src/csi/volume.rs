@@ -97,6 +97,8 @@ pub(super) struct Volume {
     pub(super) gone: bool,
     /// Its driver does not make it larger while it is in use.
     pub(super) keeps_size: bool,
+    /// It was to be made larger, and that has failed.
+    pub(super) growth_failed: bool,
 }
 
 impl Volume {
@@ -104,7 +106,7 @@ impl Volume {
     pub(super) fn found(device: bool, pods: impl IntoIterator<Item = PodUid>) -> Self {
         let device = if device { Device::Found } else { Device::Absent };
         let pods = pods.into_iter().map(|pod| (pod, Publication::Found)).collect();
-        Self { device, pods, gone: false, keeps_size: false }
+        Self { device, pods, ..Self::default() }
     }
 
     /// A pod is to have it.
@@ -176,6 +178,13 @@ impl Volume {
             (Outcome::Refused, Publication::Uncertain) => Publication::Wanted,
             (_, publication) => publication,
         };
+    }
+
+    /// The pod may have it, and is not to run with it: all of it is done again.
+    pub(super) fn doubt(&mut self, pod: &PodUid) {
+        if let Some(publication @ Publication::Published) = self.pods.get_mut(pod) {
+            *publication = Publication::Found;
+        }
     }
 
     /// Whether the driver has to be asked to take the pod's mount back; it is uncertain from then on.

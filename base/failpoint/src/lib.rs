@@ -10,7 +10,7 @@
 #[cfg(feature = "failpoints")]
 mod place;
 #[cfg(feature = "failpoints")]
-pub use self::place::{Injected, reach, variable};
+pub use self::place::{Injected, look_in, reach, variable};
 
 /// A place: `failpoint!("name")`, or `failpoint!("name"?)` in a function whose error can be
 /// [`Injected`].

@@ -1,9 +1,10 @@
 //! What a place does when a program comes by. Owns the folder that a test names, and its files. Called by the macro
 //! `failpoint!`.
 
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const FOLDER: &str = "GANTRY_FAILPOINTS";
@@ -13,6 +14,25 @@ const LOOK: Duration = Duration::from_millis(5);
 #[derive(Debug, thiserror::Error)]
 #[error("failpoint {0}")]
 pub struct Injected(&'static str);
+
+impl From<Injected> for String {
+    fn from(injected: Injected) -> Self {
+        injected.to_string()
+    }
+}
+
+thread_local! {
+    static OWN: RefCell<Option<PathBuf>> = const { RefCell::new(None) };
+}
+
+/// This thread's places are asked in that folder, whatever the variable names: tests of one program have one each.
+pub fn look_in(folder: PathBuf) {
+    OWN.set(Some(folder));
+}
+
+fn folder() -> Option<PathBuf> {
+    OWN.with_borrow(Clone::clone).or_else(|| std::env::var_os(FOLDER).map(PathBuf::from))
+}
 
 /// For a program that gets no other variables.
 #[must_use]
@@ -25,8 +45,8 @@ pub fn variable() -> Option<(&'static str, OsString)> {
 /// # Errors
 /// When it asked for that.
 pub fn reach(name: &'static str) -> Result<(), Injected> {
-    let Some(folder) = std::env::var_os(FOLDER) else { return Ok(()) };
-    let asked = Path::new(&folder).join(name);
+    let Some(folder) = folder() else { return Ok(()) };
+    let asked = folder.join(name);
     let reached = asked.with_file_name(format!("{name}.reached"));
     // Of several that come here at once, the one that renames it acts.
     if fs::rename(&asked, &reached).is_err() {

@@ -94,6 +94,12 @@ impl NodeProcess {
         Ok(())
     }
 
+    /// From the next start on that program in its place, with that variable.
+    pub fn instead(&mut self, program: PathBuf, (key, value): (&str, OsString)) {
+        self.recipe.program = program;
+        self.recipe.env.push((key.to_owned(), value));
+    }
+
     /// What it is called.
     #[must_use]
     pub fn name(&self) -> &'static str {

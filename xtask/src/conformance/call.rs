@@ -14,6 +14,7 @@ use gantry_tests::place::bin_dir;
 use serde_json::json;
 
 use super::Name;
+use super::storage;
 use super::suites::Choice;
 use super::units::Units;
 use crate::cluster::{KubeletName, RuntimeName};
@@ -74,7 +75,7 @@ pub(crate) fn inside(called: &Called) -> Result<()> {
     let folder = tempfile::Builder::new().prefix("gc-").tempdir()?;
     let ran = match called.suite {
         Name::Node => node(called, folder.path()),
-        Name::E2e => e2e(called, folder.path()),
+        Name::E2e | Name::CsiHostpath => e2e(called, folder.path()),
         Name::Conformance => bail!("conformance is for a kind cluster, which has no inner half"),
     };
     let kept = keep_logs(&folder.path().join("log"), &called.out);
@@ -181,13 +182,20 @@ fn e2e(called: &Called, folder: &Path) -> Result<()> {
         join: Join::Given,
         settings: Default::default(),
     })?;
-    let own = e2e_flags(&cluster.kubeconfig("admin"), &called.out, 1)?;
-    let ran = ginkgo(Command::new("env"), called, folder, "e2e.test", &own);
+    let ran = e2e_specs(called, folder, &cluster);
     // What the node asked of the API server is a result, too.
     let audit =
         std::fs::copy(cluster.audit_log(), called.out.join(super::asked::LOG)).context("keep the audit log");
     let ended = cluster.end();
     ran.and(audit.map(drop)).and(ended)
+}
+
+fn e2e_specs(called: &Called, folder: &Path, cluster: &Cluster) -> Result<()> {
+    let mut own = e2e_flags(&cluster.kubeconfig("admin"), &called.out, 1)?.to_vec();
+    if called.suite == Name::CsiHostpath {
+        own.push(storage::install(cluster, folder)?);
+    }
+    ginkgo(Command::new("env"), called, folder, "e2e.test", &own)
 }
 
 /// e2e.test's own flags on a cluster with so many nodes for pods.

@@ -20,6 +20,10 @@ const CLUSTER: &str = "conformance";
 /// Makes the cluster, runs what is chosen, writes the table, takes the cluster away.
 pub(super) fn run(wanted: &Wanted, suite: &Suite, own: &Path, folder: &Path) -> Result<()> {
     ensure!(wanted.suite != Name::Node, "a kind cluster is for e2e.test: `node` starts a kubelet itself");
+    ensure!(
+        wanted.suite != Name::CsiHostpath,
+        "the tests' CSI driver has one node: csi-hostpath runs without --on-kind"
+    );
     let made = match wanted.kubelet {
         KubeletName::Gantry => kind::node_image(own)?,
         KubeletName::Upstream => kind::upstream_image(own)?,

@@ -15,6 +15,8 @@ use super::Name;
 pub(super) struct Suites {
     node: Suite,
     e2e: Suite,
+    #[serde(rename = "csi-hostpath")]
+    csi_hostpath: Suite,
     conformance: Suite,
 }
 
@@ -48,6 +50,7 @@ impl Suites {
         match name {
             Name::Node => &self.node,
             Name::E2e => &self.e2e,
+            Name::CsiHostpath => &self.csi_hostpath,
             Name::Conformance => &self.conformance,
         }
     }

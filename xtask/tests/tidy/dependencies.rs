@@ -9,6 +9,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &[
             "gantry-base",
             "gantry-cgroup",
+            "gantry-failpoint",
             "gantry-grpc",
             "gantry-instructions",
             "gantry-kube-client",

@@ -2,6 +2,7 @@
 //! upstream's number.
 
 mod block;
+mod failpoints;
 mod upkeep;
 
 use std::path::Path;

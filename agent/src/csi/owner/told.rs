@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Node;
 use tokio::time::Instant;
 
 use super::LONG_WAIT;
-use crate::csi::steps::StepError;
+use crate::csi::steps::{EXPAND_IN_USE, StepError};
 use crate::timeline::Span;
 
 /// The step of a pod that waits for others than a driver.
@@ -57,7 +57,11 @@ pub(crate) struct MountError {
 
 /// As upstream, by the operation that the step is of.
 fn reason(step: &str) -> &'static str {
-    if step.starts_with("MapVolume.") { "FailedMapVolume" } else { "FailedMount" }
+    match step {
+        EXPAND_IN_USE => "VolumeResizeFailed",
+        _ if step.starts_with("MapVolume.") => "FailedMapVolume",
+        _ => "FailedMount",
+    }
 }
 
 /// Steps of pods' volumes, for their timelines: those that are over, and those that are under way or are tried again.
@@ -214,7 +218,7 @@ impl Waits {
         (waiting.step, waiting.why) = (error.step, error.why.clone());
         if error.step != WAITS {
             waiting.until = now + waiting.retry.next();
-            waiting.message = format!("{} failed for volume {volume:?} : {}", error.step, error.why);
+            waiting.message = error.message(volume);
             return MountError { message: waiting.message.clone(), reason: reason(error.step), quiet: false };
         }
         waiting.message.clone_from(&error.why);

@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use gantry_failpoint::failpoint;
 use gantry_model::pod::usage::VolumeUsage;
 use gantry_model::pod::{Pod, PodUid};
 use tokio::time::timeout;
-use tonic::Code;
 
 use super::{CsiVolumes, Slot};
-use crate::csi::expand::Expansion;
+use crate::csi::expand::{Expansion, GrowthFailure};
 use crate::csi::files::DevicePlace;
 use crate::csi::steps::{PUBLISH, StepError, WantedVolume};
 use crate::csi::volume::Volume;
@@ -109,9 +109,6 @@ impl CsiVolumes {
     }
 }
 
-/// No other try can succeed (CSI, errors of NodeExpandVolume).
-const INFEASIBLE: [Code; 3] = [Code::InvalidArgument, Code::OutOfRange, Code::NotFound];
-
 impl CsiVolumes {
     /// Makes a volume larger whose claim waits for that. A pod that starts waits for it; one that runs goes on.
     pub(super) async fn expand(
@@ -119,48 +116,50 @@ impl CsiVolumes {
         volume: &mut Volume,
         wanted: &WantedVolume,
         pod: &Pod,
+        step: &'static str,
     ) -> Result<(), StepError> {
         let Some(claim) = wanted.claim.as_ref().filter(|_| !volume.keeps_size) else { return Ok(()) };
         let Some(expansion) = &claim.expansion else { return Ok(()) };
-        let failed = |why: String| {
-            StepError::before(
-                wanted.expand_step(),
-                format!("while expanding volume {:?}: {why}", wanted.name),
-            )
-        };
         let api = &self.shared.api;
-        let patch = |patch| api.patch_claim_status(&expansion.namespace, &expansion.claim, patch);
-        if let Some(progress) = expansion.progress(&claim.size) {
-            patch(progress).await.map_err(|error| {
-                failed(format!("failed to mark node expansion in progress: {}", error.message))
-            })?;
-        }
-        let Err(error) = self.steps().expand(wanted, pod, expansion.bytes).await else {
-            let told = patch(expansion.success()).await;
-            return told.map_err(|error| {
-                failed(format!("mountVolume.NodeExpandVolume update pvc status failed: {}", error.message))
-            });
+        let patch = async |words: &str, patch| {
+            let told = api.patch_claim_status(&expansion.namespace, &expansion.claim, patch).await;
+            let failed = format!("{words}patchPVCStatus failed to patch PVC {:?}: ", expansion.claim);
+            told.map_err(|error| StepError::before(step, format!("{failed}{}", error.message)))
         };
-        if let Some(code) = error.code {
+        if let Some(progress) = expansion.progress(&claim.size) {
+            patch("", progress).await?;
+            failpoint!("csi.growth-begun");
+        }
+        let grown = self.steps().expand(wanted, pod, expansion.bytes).await;
+        failpoint!("csi.grown");
+        let Err(error) = grown else {
+            volume.growth_failed = false;
+            let words = match expansion.is_tracked() {
+                true => "mountVolume.NodeExpandVolume update pvc status failed: ",
+                false => "mountVolume.NodeExpandVolume update PVC status failed : ",
+            };
+            patch(words, expansion.success()).await?;
+            failpoint!("csi.growth-told");
+            return Ok(());
+        };
+        if expansion.is_tracked() && error.failure != GrowthFailure::Away {
             let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-            let failure = expansion.failure(&error.why, INFEASIBLE.contains(&code), &now);
-            if let Err(error) = patch(failure).await {
-                tracing::error!(
-                    claim = expansion.claim,
-                    error = error.message,
-                    "a claim is not told that it cannot grow"
-                );
-            }
-            if code == Code::FailedPrecondition {
-                volume.keeps_size = true;
-                tracing::warn!(
-                    claim = expansion.claim,
-                    why = error.why,
-                    "a volume does not grow while it is in use"
-                );
-                return Ok(());
+            let failure = expansion.failure(&error, volume.growth_failed, &now);
+            volume.growth_failed = true;
+            if let Err(StepError { why, .. }) = patch("", failure).await {
+                tracing::error!(claim = expansion.claim, why, "a claim is not told that it cannot grow");
             }
         }
-        Err(failed(error.why))
+        match error.failure {
+            GrowthFailure::InUse => {
+                volume.keeps_size = true;
+                let (claim, why) = (&expansion.claim, error.why);
+                tracing::warn!(claim, why, "a volume does not grow while it is in use");
+                Ok(())
+            }
+            // As upstream: an older resizer waits for no node whose driver cannot.
+            GrowthFailure::Unsupported if !expansion.is_tracked() => Ok(()),
+            _ => Err(StepError::before(step, error.why)),
+        }
     }
 }

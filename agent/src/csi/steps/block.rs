@@ -1,6 +1,7 @@
 //! The steps of a raw block volume: its driver makes a device appear, and that is mapped for the pod. Owns the order of the
 //! driver's calls and of the map, and upstream's words for what fails. Called by [`super`] and by the volumes' owner.
 
+use gantry_failpoint::failpoint;
 use gantry_model::pod::{Pod, PodUid};
 
 use super::{
@@ -42,6 +43,7 @@ impl Steps<'_> {
         made.map_err(|why| {
             before(format!("{MAPPER}.stageVolumeForBlock failed to create dir {}: {why}", staging.display()))
         })?;
+        failpoint!("csi.block-folder");
         let call = StageCall {
             handle: source.handle.clone(),
             staging,
@@ -105,7 +107,9 @@ impl Steps<'_> {
                 ("driverName", &source.driver),
                 ("nodeName", &node),
                 ("attachmentID", &attachment),
-            ])
+            ])?;
+            failpoint!("csi.block-noted"?);
+            Ok(())
         })
         .await
     }
@@ -132,6 +136,7 @@ impl Steps<'_> {
             client.map_err(|why| format!("{MAPPER}.UnmapPodDevice failed to get CSI client: {why}"))?;
         let taken = client.unpublish(handle, &block.target(pod)).await;
         taken.map_err(|error| format!("{MAPPER}.unpublishVolumeForBlock failed: {}", error.why()))?;
+        failpoint!("csi.block-unpublished"?);
         block
             .forget(pod, self.mounts)
             .map_err(|why| format!("{MAPPER}.UnmapPodDevice failed to clean up: {why}"))
@@ -144,7 +149,8 @@ impl Steps<'_> {
         block: &BlockPlaces,
     ) -> Result<(), String> {
         if !block.is_known()? {
-            return Ok(());
+            // Its driver does not stage, or all of it but the folders has gone.
+            return block.remove();
         }
         let holders = block.holders(self.kernel.as_ref())?;
         if !holders.is_empty() {
@@ -162,10 +168,12 @@ impl Steps<'_> {
             if can.stage {
                 let unstaged = client.unstage(handle, &staging).await;
                 unstaged.map_err(|error| format!("{MAPPER}.{words}: {}", error.why()))?;
+                failpoint!("csi.block-unstaged"?);
             }
             block
                 .remove_staging()
                 .map_err(|why| format!("{MAPPER}.{words} to remove staging path: {why}"))?;
+            failpoint!("csi.block-staging-gone"?);
         }
         // A pod may have gone between its note and the call.
         block.remove_notes()?;

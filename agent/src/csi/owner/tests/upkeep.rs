@@ -94,7 +94,7 @@ async fn a_driver_tells_how_full_a_mounted_volume_is_where_it_can() {
     assert!(usage().await.unwrap_err().contains("not found in the list of registered CSI drivers"));
 }
 
-fn growing(status: &str) -> WantedVolume {
+pub(super) fn growing(status: &str) -> WantedVolume {
     let size = ClaimSize {
         version: "7".to_owned(),
         requested: "2Ki".to_owned(),
@@ -124,15 +124,17 @@ async fn a_volume_grows_before_its_pod_starts_and_its_claim_is_told() {
     let bed = Bed::new();
     let (pod, pending) = (pod("a"), growing("NodeResizePending"));
     let error = bed.mount(&pod, &pending).await.unwrap_err();
-    assert!(error.contains("NodeExpand is not supported by the CSI driver d.example"), "{error}");
+    let words = "NodeExpand is not supported by the CSI driver d.example";
+    assert_eq!(error, format!("MountVolume.Setup failed while expanding volume for volume \"pv\" : {words}"));
     bed.driver.can_expand();
     bed.patiently(&pod, &pending).await;
-    assert_eq!(bed.driver.calls(), ["stage h1", "publish h1 a", "expand h1 2048"]);
+    // As upstream: a pod without the room that it waits for gets its volume anew.
+    assert_eq!(bed.driver.calls(), ["stage h1", "publish h1 a", "publish h1 a", "expand h1 2048"]);
     let told = told(&bed);
     assert_eq!(told[0]["allocatedResourceStatuses"]["storage"], "NodeResizeInProgress");
     assert_eq!(told.last().unwrap()["capacity"]["storage"], "2Ki");
     bed.mount(&pod, &wanted()).await.unwrap();
-    assert_eq!(bed.driver.calls().len(), 3, "its claim says that it is done");
+    assert_eq!(bed.driver.calls().len(), 4, "its claim says that it is done");
     bed.volumes.unmount_all(&pod.uid).await.unwrap();
     bed.empty().await;
 }
@@ -144,14 +146,84 @@ async fn a_claim_is_told_why_its_volume_cannot_grow_and_nobody_insists_on_one_in
     let (pod, wanted) = (pod("a"), growing("NodeResizeInProgress"));
     bed.driver.fails("expand", Trouble::Refused(Code::OutOfRange));
     let error = bed.mount(&pod, &wanted).await.unwrap_err();
-    assert!(error.contains("while expanding volume \"pv\""), "{error}");
-    assert_eq!(told(&bed)[0]["allocatedResourceStatuses"]["storage"], "NodeResizeInfeasible");
+    let why =
+        "Expander.NodeExpand failed to expand the volume rpc error: code = OutOfRange desc = expand failed";
+    assert_eq!(error, format!("MountVolume.Setup failed while expanding volume for volume \"pv\" : {why}"));
+    let first = told(&bed).remove(0);
+    assert_eq!(first["allocatedResourceStatuses"]["storage"], "NodeResizeInfeasible");
+    assert_eq!(first["conditions"][0]["message"], format!("failed to expand pvc with {why}"));
     bed.driver.fails("expand", Trouble::Refused(Code::FailedPrecondition));
     bed.patiently(&pod, &wanted).await;
     assert_eq!(told(&bed)[1]["conditions"][0]["type"], "NodeResizeError");
     bed.mount(&pod, &wanted).await.unwrap();
-    let calls = ["stage h1", "publish h1 a", "expand h1 2048 refused", "expand h1 2048 refused"];
+    let refused = "expand h1 2048 refused";
+    let calls = ["stage h1", "publish h1 a", refused, "publish h1 a", refused];
     assert_eq!(bed.driver.calls(), calls, "not while it is in use");
+}
+
+/// Upstream has another event, and other words, of a volume that its pod has already.
+#[tokio::test]
+async fn growth_that_fails_under_a_pod_is_told_in_upstreams_words() {
+    let bed = Bed::new();
+    bed.driver.can_expand();
+    let (pod, pending) = (pod("a"), growing("NodeResizePending"));
+    bed.mount(&pod, &wanted()).await.unwrap();
+    bed.driver.fails("expand", Trouble::Refused(Code::Internal));
+    let error = bed.volumes.mount(&pod, &pending, |_| Ok(())).await.unwrap_err();
+    let why =
+        "Expander.NodeExpand failed to expand the volume : rpc error: code = Internal desc = expand failed";
+    let words = format!("NodeExpandVolume.NodeExpandVolume failed for volume \"pv\" : {why}");
+    assert_eq!((error.reason, error.message, error.quiet), ("VolumeResizeFailed", words, false));
+    let failure = told(&bed).pop().unwrap();
+    assert_eq!(failure["conditions"][0]["message"], format!("failed to expand pvc with {why}"));
+    bed.patiently(&pod, &pending).await;
+    assert_eq!(bed.driver.calls()[1..], ["publish h1 a", "expand h1 2048 refused", "expand h1 2048"]);
+}
+
+/// Before its claim is told of anything: the driver may come yet (upstream's #120268).
+#[tokio::test]
+async fn trap_120268_a_driver_that_is_away_has_not_refused_to_make_a_volume_larger() {
+    let bed = Bed::new();
+    bed.driver.can_expand();
+    let (pod, mut pending) = (pod("a"), growing("NodeResizeInProgress"));
+    bed.mount(&pod, &wanted()).await.unwrap();
+    bed.drivers.remove(DRIVER);
+    let error = bed.mount(&pod, &pending).await.unwrap_err();
+    let why = "driver name d.example not found in the list of registered CSI drivers";
+    assert_eq!(error, format!("NodeExpandVolume.NodeExpandVolume failed for volume \"pv\" : {why}"));
+    assert_eq!(told(&bed), Vec::<serde_json::Value>::new());
+    bed.drivers.put(DRIVER, &bed.root.path().join(format!("{DRIVER}.sock")));
+    pending.source.expand_secret = Some(("default".to_owned(), "none".to_owned()));
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    let error = bed.mount(&pod, &pending).await.unwrap_err();
+    let words = "expander.NodeExpand failed to get NodeExpandSecretRef default/none: kubernetes.io/csi: failed to find the secret none in the namespace default with error: ";
+    assert!(error.contains(words), "{error}");
+    assert_eq!(told(&bed).len(), 1);
+}
+
+#[tokio::test]
+async fn a_claim_of_an_older_resizer_is_told_of_no_failure() {
+    let bed = Bed::new();
+    let (pod, mut wanted) = (pod("a"), growing(""));
+    let mut claim = wanted.claim.take().unwrap();
+    claim.size.allocated = String::new();
+    let volume = PersistentVolume {
+        source: PersistentSource::Other(String::new()),
+        claim_uid: String::new(),
+        one_pod: false,
+        affinity: None,
+        capacity: "2Ki".to_owned(),
+    };
+    claim.expansion = Expansion::of(("default", "data"), &claim.size, &volume);
+    wanted.claim = Some(claim);
+    bed.mount(&pod, &wanted).await.unwrap();
+    assert_eq!(told(&bed), Vec::<serde_json::Value>::new(), "its driver cannot, and that is no failure");
+    bed.driver.can_expand();
+    bed.driver.fails("expand", Trouble::Refused(Code::Internal));
+    bed.mount(&pod, &wanted).await.unwrap_err();
+    assert_eq!(told(&bed), Vec::<serde_json::Value>::new());
+    bed.patiently(&pod, &wanted).await;
+    assert_eq!(told(&bed)[0]["capacity"]["storage"], "2Ki");
 }
 
 #[tokio::test]
