@@ -14,7 +14,7 @@ pub mod files;
 pub(crate) mod node_selector;
 pub mod references;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -77,6 +77,19 @@ pub struct Claim {
     pub controller: String,
     /// How large it is, and is to be.
     pub size: ClaimSize,
+}
+
+/// A claim to devices of DRA drivers, as far as a node wants to know.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ResourceClaim {
+    /// Of this very object.
+    pub uid: String,
+    /// Of the object that made it and looks after it; empty when a person did.
+    pub controller: String,
+    /// UIDs of the pods that may use it.
+    pub reserved_for: Vec<String>,
+    /// The drivers that devices were allocated from; none while nothing is.
+    pub drivers: Option<BTreeSet<String>>,
 }
 
 /// How large a claim is, and how far its expansion. Amounts as the API writes them; empty when it says nothing.
@@ -240,6 +253,8 @@ pub trait Api: Send + Sync + fmt::Debug {
     fn claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> LookupFuture<'a, Claim>;
     /// By name.
     fn persistent_volume<'a>(&'a self, name: &'a str) -> LookupFuture<'a, PersistentVolume>;
+    /// By namespace and name.
+    fn resource_claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> LookupFuture<'a, ResourceClaim>;
     /// Changes the status of a claim, by a strategic merge patch.
     fn patch_claim_status<'a>(
         &'a self,

@@ -36,7 +36,7 @@ use plugin::PluginClient;
 use state::{ListChange, STOP_GRACE, State};
 
 pub(crate) use allocate::{asks, wanted};
-pub(crate) use health::{DeviceHealth, Health};
+pub(crate) use health::{DeviceCondition, DeviceHealth, DeviceHealthWord, Health};
 pub(crate) use state::Amount;
 
 /// The folder of sockets and checkpoint, in the kubelet's own.
@@ -362,8 +362,8 @@ impl DeviceManager {
     }
 
     /// How the devices are that the pod's containers have.
-    pub(crate) fn health(&self, pod: &PodUid) -> Arc<DeviceHealth> {
-        Arc::new(self.0.lock().state.health(pod))
+    pub(crate) fn health(&self, pod: &PodUid) -> DeviceHealth {
+        self.0.lock().state.health(pod)
     }
 
     /// When to look at that again. Of a pod that asks for none: never.

@@ -2,6 +2,7 @@
 //! look → decide; the looking is in [`look`], the deciding in [`decide`] and the others below it. Never
 //! changes anything. Called by the operator API for `gantry explain`.
 
+mod claims;
 pub(crate) mod decide;
 mod devices;
 mod endings;

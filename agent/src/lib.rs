@@ -20,6 +20,7 @@ pub mod config;
 mod csi;
 pub mod devices;
 mod dns;
+pub mod dra;
 mod events;
 mod eviction;
 mod explain;

@@ -4,6 +4,7 @@
 
 pub mod api;
 mod apparmor;
+mod claim;
 mod container;
 mod device;
 mod env;

@@ -1,4 +1,4 @@
-//! Plugins that make themselves known by a socket in `ROOT/plugins_registry`: device plugins and CSI drivers, and in time DRA drivers.
+//! Plugins that make themselves known by a socket in `ROOT/plugins_registry`: device plugins, CSI drivers and DRA drivers.
 //! Owns which sockets are there and how far each has come; never knows what a plugin does, which is its handler's. Started
 //! by [`crate::kubelet`].
 //!
@@ -18,6 +18,7 @@
 mod client;
 pub(crate) mod csi;
 pub(crate) mod devices;
+pub(crate) mod dra;
 mod folder;
 
 use std::collections::BTreeMap;

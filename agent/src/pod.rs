@@ -62,6 +62,8 @@ pub enum StopStep {
     Containers,
     /// The sandbox to stop.
     Sandbox,
+    /// DRA drivers to take back what they have prepared.
+    Claims,
     /// The volumes to be taken back.
     Volumes,
     /// The cgroup to go.

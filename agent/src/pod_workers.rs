@@ -508,6 +508,7 @@ impl PodWorkers {
 
 #[expect(clippy::cast_precision_loss, reason = "a number of pods")]
 async fn sweep(deps: &Deps, known: &[PodUid]) -> bool {
+    let claims = deps.dra.retain(&known.iter().collect()).await;
     let swept = match orphans::sweep_all(deps, known).await {
         Ok(swept) => swept,
         Err(error) => {
@@ -522,7 +523,7 @@ async fn sweep(deps: &Deps, known: &[PodUid]) -> bool {
     for problem in &swept.failures {
         tracing::warn!(problem, "left from an earlier run");
     }
-    swept.failures.is_empty()
+    swept.failures.is_empty() && claims
 }
 
 /// In upstream's words.

@@ -27,6 +27,7 @@ use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
 use crate::devices::{DeviceManager, DevicesOf};
+use crate::dra::{ContainerClaims, DraManager, PreparedDevice};
 use crate::pod::worker::PodHandle;
 
 /// The folder of the socket, in the kubelet's own.
@@ -41,6 +42,7 @@ const BURST: u32 = 10;
 pub(crate) struct Sources {
     pub(crate) pods: watch::Receiver<Arc<[PodHandle]>>,
     pub(crate) devices: DeviceManager,
+    pub(crate) dra: DraManager,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) clock: Arc<dyn Clock>,
 }
@@ -117,6 +119,7 @@ impl Lister {
         let container = |container: &Container| wire::ContainerResources {
             name: container.name.clone(),
             devices: devices(self.0.sources.devices.of_container(&pod.uid, &container.name)),
+            dynamic_resources: dynamic(self.0.sources.dra.of_container(pod, container)),
             ..wire::ContainerResources::default()
         };
         wire::PodResources {
@@ -130,6 +133,23 @@ impl Lister {
 /// Containers that have what they have for as long as the pod.
 fn staying(pod: &Pod) -> impl Iterator<Item = &Container> {
     pod.init_containers.iter().filter(|init| init.role == Role::Sidecar).chain(&pod.containers)
+}
+
+/// Claims, with what drivers gave for them.
+fn dynamic(claims: ContainerClaims) -> Vec<wire::DynamicResource> {
+    let resource = |(driver_name, device): (String, PreparedDevice)| wire::ClaimResource {
+        cdi_devices: device.cdi.into_iter().map(|name| wire::CdiDevice { name }).collect(),
+        driver_name,
+        pool_name: device.pool,
+        device_name: device.device,
+        share_id: device.share,
+    };
+    let of = |(claim_namespace, claim_name, devices): (String, String, Vec<_>)| wire::DynamicResource {
+        claim_name,
+        claim_namespace,
+        claim_resources: devices.into_iter().map(resource).collect(),
+    };
+    claims.into_iter().map(of).collect()
 }
 
 /// One of the API's for each device and NUMA node that it is near to, as upstream.

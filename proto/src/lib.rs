@@ -146,6 +146,48 @@ pub mod csi {
     tonic::include_proto!("csi.v1");
 }
 
+/// What the kubelet asks of a DRA driver, `k8s.io.kubelet.pkg.apis.dra.v1` (k8s.io/kubelet v0.36.3).
+#[cfg(feature = "grpc")]
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    clippy::restriction,
+    unreachable_pub,
+    reason = "generated code"
+)]
+pub mod dra {
+    tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
+}
+
+/// The same as older drivers speak it, `v1beta1` (k8s.io/kubelet v0.36.3).
+#[cfg(feature = "grpc")]
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    clippy::restriction,
+    unreachable_pub,
+    reason = "generated code"
+)]
+pub mod dra_v1beta1 {
+    tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1beta1");
+}
+
+/// How a DRA driver tells of its devices, `v1alpha1` (k8s.io/kubelet v0.36.3).
+#[cfg(feature = "grpc")]
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    clippy::restriction,
+    unreachable_pub,
+    reason = "generated code"
+)]
+pub mod dra_health {
+    include!(concat!(env!("OUT_DIR"), "/dra_health/v1alpha1.rs"));
+}
+
 /// How spans are sent to a collector, `opentelemetry.proto.collector.trace.v1` (opentelemetry-proto v1.10.0).
 #[cfg(feature = "grpc")]
 #[allow(

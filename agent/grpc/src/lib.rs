@@ -8,6 +8,7 @@
 )]
 
 pub mod counted;
+pub mod kept;
 mod traced;
 
 use std::path::Path;

@@ -57,6 +57,12 @@ fn of_storage() -> Vec<f64> {
     vec![0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0]
 }
 
+/// By ExponentialBucketsRange(0.1, 40, 15).
+fn of_dra() -> Vec<f64> {
+    let factor = (40.0_f64 / 0.1).powf(1.0 / 14.0);
+    (0_u8..15).map(|at| 0.1 * factor.powf(f64::from(at))).collect()
+}
+
 /// Milliseconds.
 fn of_a_resize() -> Vec<f64> {
     let bounds =
@@ -134,6 +140,9 @@ Metrics {
     credential_plugin_errors: Counter<1> = "kubelet_credential_provider_plugin_errors_total", ["plugin_name"], "[ALPHA] Credential plugins that failed.";
     device_plugin_alloc_duration: Histogram<1> = "kubelet_device_plugin_alloc_duration_seconds", (["resource_name"], usual()), "[ALPHA] Seconds that a device plugin took to serve an allocation.";
     device_plugin_registrations: Counter<1> = "kubelet_device_plugin_registration_total", ["resource_name"], "[ALPHA] Registrations of device plugins, by resource.";
+    dra_grpc_operations_duration: Histogram<3> = "dra_grpc_operations_duration_seconds", (["driver_name", "method_name", "grpc_status_code"], of_dra()), "[ALPHA] Seconds of a call of a DRA driver.";
+    dra_operations_duration: Histogram<2> = "dra_operations_duration_seconds", (["operation_name", "is_error"], of_dra()), "[ALPHA] Seconds to have the claims of a pod prepared or unprepared.";
+    dra_resource_claims_in_use: Gauge<1> = "dra_resource_claims_in_use", ["driver_name"], "[ALPHA] Claims that are prepared on this node, by driver and of all drivers together.";
     evented_pleg_errors: Counter = "kubelet_evented_pleg_connection_error_count", [], "[ALPHA] Failed attempts to listen to the runtime's events.";
     evented_pleg_connections: Counter = "kubelet_evented_pleg_connection_success_count", [], "[ALPHA] Times the runtime's events were listened to.";
     evictions: Counter<1> = "kubelet_evictions", ["eviction_signal"], "[ALPHA] Pods that were ended for pressure, by signal.";

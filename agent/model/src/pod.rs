@@ -2,6 +2,7 @@
 //! never knows YAML, Kubernetes' API types or CRI. Made by `manifest`, read by the
 //! planner and the runtime client. Pure.
 
+pub mod claim;
 pub mod env;
 pub mod placement;
 pub mod probe;
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use claim::{ContainerClaim, ResourceClaims};
 use env::{EnvFrom, EnvVar};
 use placement::Placement;
 use probe::{Lifecycle, Probes};
@@ -145,6 +147,8 @@ pub struct Pod {
     pub resources: Option<Requirements>,
     /// What its sandbox needs besides, by resource.
     pub overhead: BTreeMap<String, String>,
+    /// To devices of DRA drivers.
+    pub resource_claims: ResourceClaims,
     /// The RuntimeClass to run under; the runtime's default when empty.
     pub runtime_class: String,
     /// Variables for each service of its namespace.
@@ -323,6 +327,8 @@ pub struct Container {
     pub security: Security,
     /// Requests and limits as written, those that are not acted on, too.
     pub written: Requirements,
+    /// What it has of the pod's claims to devices.
+    pub claims: Vec<ContainerClaim>,
     /// Whether it starts again when its resources change.
     pub resize: ResizePolicy,
     /// An ephemeral container sees the processes of this one; may be empty.

@@ -18,7 +18,11 @@ pub fn requests(pod: &Pod) -> BTreeMap<String, i64> {
     let sum = |name: &str| {
         let needed = match own.and_then(|own| own.get(name)).filter(|_| of_pod(name)) {
             Some(text) => amount(name, text),
-            None => peak(pod, |container| of_container(container, name)),
+            None => peak(pod, |container| {
+                // What a DRA driver gives is held against its claim.
+                let claimed = pod.resource_claims.gives(&container.name, name);
+                if claimed { 0 } else { of_container(container, name) }
+            }),
         };
         needed.saturating_add(pod.overhead.get(name).map_or(0, |text| amount(name, text)))
     };

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode};
 
+use crate::pod::claim::ResourceClaims;
 use crate::pod::env::{EnvValue, EnvVar};
 use crate::pod::placement::Placement;
 use crate::pod::probe::{Lifecycle, Probes};
@@ -53,6 +54,7 @@ pub fn pod() -> Pod {
         placement: Placement::default(),
         resources: None,
         overhead: BTreeMap::new(),
+        resource_claims: ResourceClaims::default(),
         runtime_class: String::new(),
         service_links: false,
         resize_pending: None,
@@ -87,6 +89,7 @@ pub fn container(name: &str) -> Container {
         security: Security::default(),
         restart_rules: vec![],
         written: Requirements::default(),
+        claims: Vec::new(),
         resize: ResizePolicy::default(),
         target: String::new(),
         hash: "abc".into(),

@@ -28,6 +28,7 @@ use gantry_model::pod::token::TokenOf;
 use gantry_model::pod::{Pod, PodUid};
 use k8s_openapi::api::core::v1;
 use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::api::resource::v1 as resource;
 use k8s_openapi::api::storage::v1 as storage;
 use kube::Client;
 use kube::api::{Patch, PatchParams};
@@ -38,7 +39,7 @@ use tokio::time::timeout;
 use super::references::{Kind, References};
 use super::{
     AccountToken, Api, Attachment, Claim, ConfigMap, CsiDriver, Error, LookupFuture, PersistentVolume,
-    Secret, Service, ServiceAccount,
+    ResourceClaim, Secret, Service, ServiceAccount,
 };
 use copies::Copies;
 use services::ServiceObject;
@@ -264,6 +265,14 @@ impl Api for Cluster {
             let path = format!("/api/v1/persistentvolumes/{name}");
             let found = self.fetch::<v1::PersistentVolume>(&path).await?;
             Ok(found.map(|object| Arc::new(convert::volume(object))))
+        })
+    }
+
+    fn resource_claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> LookupFuture<'a, ResourceClaim> {
+        Box::pin(async move {
+            let path = format!("/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}");
+            let found = self.fetch::<resource::ResourceClaim>(&path).await?;
+            Ok(found.map(|object| Arc::new(convert::resource_claim(object))))
         })
     }
 

@@ -12,7 +12,7 @@ use super::files::Files;
 use super::references::{Kind, References};
 use super::{
     AccountToken, Api, Attachment, Claim, ConfigMap, CsiDriver, Error, LookupFuture, PersistentVolume,
-    Secret, Service, ServiceAccount,
+    ResourceClaim, Secret, Service, ServiceAccount,
 };
 
 /// Starts empty.
@@ -27,6 +27,7 @@ struct State {
     failure: Option<String>,
     accounts: BTreeMap<String, Arc<ServiceAccount>>,
     claims: BTreeMap<String, Arc<Claim>>,
+    resource_claims: BTreeMap<String, Arc<ResourceClaim>>,
     volumes: BTreeMap<String, Arc<PersistentVolume>>,
     csi_drivers: BTreeMap<String, Arc<CsiDriver>>,
     attachments: BTreeMap<String, Arc<Attachment>>,
@@ -76,6 +77,11 @@ impl FakeApi {
     /// Adds or replaces a claim of namespace `default`.
     pub fn put_claim(&self, name: &str, claim: Claim) {
         self.state().claims.insert(name.to_owned(), Arc::new(claim));
+    }
+
+    /// Adds or replaces a claim to devices of namespace `default`.
+    pub fn put_resource_claim(&self, name: &str, claim: ResourceClaim) {
+        self.state().resource_claims.insert(name.to_owned(), Arc::new(claim));
     }
 
     /// Adds or replaces a PersistentVolume.
@@ -170,6 +176,11 @@ impl Api for FakeApi {
 
     fn persistent_volume<'a>(&'a self, name: &'a str) -> LookupFuture<'a, PersistentVolume> {
         ready(self.ask("PersistentVolume", ("", name), |state| state.volumes.get(name).cloned()))
+    }
+
+    fn resource_claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> LookupFuture<'a, ResourceClaim> {
+        let look = |state: &mut State| state.resource_claims.get(name).cloned();
+        ready(self.ask("ResourceClaim", (namespace, name), look))
     }
 
     fn csi_driver<'a>(&'a self, name: &'a str) -> LookupFuture<'a, CsiDriver> {

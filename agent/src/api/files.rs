@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::{
     AccountToken, Api, Attachment, Claim, ConfigMap, CsiDriver, Error, LookupFuture, PersistentVolume,
-    Secret, Service, ServiceAccount,
+    ResourceClaim, Secret, Service, ServiceAccount,
 };
 
 /// Namespace and name.
@@ -124,6 +124,10 @@ impl Api for Files {
     }
 
     fn persistent_volume<'a>(&'a self, _: &'a str) -> LookupFuture<'a, PersistentVolume> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn resource_claim<'a>(&'a self, _: &'a str, _: &'a str) -> LookupFuture<'a, ResourceClaim> {
         Box::pin(std::future::ready(Ok(None)))
     }
 

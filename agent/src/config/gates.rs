@@ -89,7 +89,7 @@ const OURS: [&str; 76] = [
 
 /// Those whose feature a node has and this one has not: closed whatever a configuration says, so none may be
 /// opened and each that upstream lets one close may be closed.
-const ABSENT: [&str; 39] = [
+const ABSENT: [&str; 36] = [
     "CPUManagerPolicyAlphaOptions",
     "CPUManagerPolicyBetaOptions",
     "CPUManagerPolicyOptions",
@@ -98,16 +98,13 @@ const ABSENT: [&str; 39] = [
     "CSIVolumeHealth",
     "ChangeContainerStatusOnKubeletRestart",
     "ClusterTrustBundleProjection",
-    "DRAExtendedResource",
     "DRAWorkloadResourceClaims",
     "DisableCPUQuotaWithExclusiveCPUs",
-    "DynamicResourceAllocation",
     "EventedPLEG",
     "GitRepoVolumeDriver",
     "InPlacePodVerticalScalingExclusiveCPUs",
     "InPlacePodVerticalScalingExclusiveMemory",
     "KubeletInUserNamespace",
-    "KubeletPodResourcesDynamicResources",
     "KubeletTracing",
     "LocalStorageCapacityIsolationFSQuotaMonitoring",
     "LoggingAlphaOptions",
@@ -258,7 +255,10 @@ mod tests {
         assert_eq!((gates.wrong(&on), gates.list_unsupported(&on)), (vec![], vec![]));
         let told: BTreeMap<_, _> = gates.all(&on).map(|(name, _, open)| (name, open)).collect();
         let of = |name: &str| told.get(name).copied();
-        assert_eq!(of("DynamicResourceAllocation"), Some(false));
+        assert_eq!(
+            (of("DynamicResourceAllocation"), of("DRAWorkloadResourceClaims")),
+            (Some(true), Some(false))
+        );
         assert_eq!((of("KubeletCrashLoopBackOffMax"), of("SidecarContainers")), (Some(true), Some(true)));
         assert!(ABSENT.is_sorted() && ABSENT.iter().all(|name| gates.0.contains_key(name)));
     }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gantry_model::pod::{Container, Pod, PodUid, Role};
+use gantry_model::pod::{Container, Pod, Role};
 use gantry_model::quantity::parse_units;
 
 use super::state::Request;
@@ -35,7 +35,7 @@ impl DeviceManager {
         }
         let mut reusable: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for container in pod.init_containers.iter().chain(&pod.containers) {
-            let gave = self.allocate_container(&pod.uid, container, &reusable, false).await?;
+            let gave = self.allocate_container(pod, container, &reusable, false).await?;
             let has =
                 self.0.lock().state.of_container(&pod.uid, &container.name).cloned().unwrap_or_default();
             for (resource, allocation) in has {
@@ -56,14 +56,15 @@ impl DeviceManager {
     /// Of a pod that `goes_on`, what a container has is not looked at again. Returns whether it was given any.
     async fn allocate_container(
         &self,
-        pod: &PodUid,
+        pod: &Pod,
         container: &Container,
         reusable: &BTreeMap<String, BTreeSet<String>>,
         goes_on: bool,
     ) -> Result<bool, String> {
         let mut gave = false;
         let nothing = BTreeSet::new();
-        for (resource, count) in requests(container) {
+        for (resource, count) in requests(pod, container) {
+            let pod = &pod.uid;
             let is_asked = {
                 let state = &self.0.lock().state;
                 let settled = count == 0 || state.allocation(pod, &container.name, resource).is_some();
@@ -122,11 +123,11 @@ impl DeviceManager {
     /// When a plugin does not let it start.
     pub(crate) async fn options(&self, pod: &Pod, container: &Container) -> Result<DeviceOptions, String> {
         // A kubelet that gave no devices has started the pod: the plugin is asked now, as upstream does.
-        if self.allocate_container(&pod.uid, container, &BTreeMap::new(), true).await? {
+        if self.allocate_container(pod, container, &BTreeMap::new(), true).await? {
             self.save().await?;
         }
         let mut given = Vec::new();
-        for (resource, _) in requests(container) {
+        for (resource, _) in requests(pod, container) {
             let (allocation, plugin) = {
                 let shared = self.0.lock();
                 let allocation = shared.state.allocation(&pod.uid, &container.name, resource).cloned();
@@ -142,9 +143,11 @@ impl DeviceManager {
     }
 }
 
-/// The extended resources among a container's limits: they can be given whole only, so the request is the same.
-fn requests(container: &Container) -> impl Iterator<Item = (&str, usize)> {
-    let extended = container.written.limits.iter().filter(|(name, _)| is_extended(name));
+/// The extended resources among a container's limits, but for those that a DRA driver gives: they can be given whole only, so
+/// the request is the same.
+fn requests<'a>(pod: &'a Pod, container: &'a Container) -> impl Iterator<Item = (&'a str, usize)> {
+    let is_plugins = |name: &str| is_extended(name) && !pod.resource_claims.gives(&container.name, name);
+    let extended = container.written.limits.iter().filter(move |(name, _)| is_plugins(name));
     extended.map(|(name, text)| {
         // The API server lets whole numbers through alone; of files the reader has refused others.
         (name.as_str(), parse_units(text).ok().and_then(|count| usize::try_from(count).ok()).unwrap_or(0))
@@ -159,7 +162,7 @@ pub(crate) fn asks(pod: &Pod) -> bool {
 /// The resources that it could ask for.
 pub(crate) fn wanted(pod: &Pod) -> BTreeSet<&str> {
     let containers = pod.init_containers.iter().chain(&pod.containers);
-    containers.flat_map(|container| requests(container).map(|(resource, _)| resource)).collect()
+    containers.flat_map(|container| requests(pod, container).map(|(resource, _)| resource)).collect()
 }
 
 /// All answers for a container as one. Of what two name, the first counts.

@@ -248,7 +248,8 @@ impl State {
                     |id: &String| told.and_then(|told| told.get(id)).is_none_or(|device| device.healthy);
                 let ids = allocation.ids().into_iter().map(|id| (is_healthy(&id), id));
                 let of_container = health.entry(container.clone()).or_default();
-                of_container.insert(resource.clone(), ids.map(|(healthy, id)| (id, healthy)).collect());
+                of_container
+                    .insert(resource.clone(), ids.map(|(healthy, id)| (id, healthy.into())).collect());
             }
         }
         health

@@ -4,7 +4,7 @@ use gantry_model::pod::probe::{Handler, PortRef, Probe};
 use gantry_model::pod::{Container, Pod, Role};
 
 use super::look::ExplainInputs;
-use super::{Finding, devices, endings, pulls, resizes, shutdown, volumes};
+use super::{Finding, claims, devices, endings, pulls, resizes, shutdown, volumes};
 use crate::events::{Event, Kind};
 use crate::eviction::message as eviction;
 use crate::pod::status::{ContainerState, ContainerStatus};
@@ -29,6 +29,7 @@ pub(crate) fn decide(facts: &ExplainInputs<'_>) -> Vec<Finding> {
     if !status.is_over() {
         findings.extend(devices::explain_wait(facts.pod, status, facts.now));
         findings.extend(devices::explain_health(status));
+        findings.extend(claims::explain(facts));
         findings.extend(sandbox(facts));
         findings.extend(volumes::explain(facts));
     }

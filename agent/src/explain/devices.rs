@@ -4,7 +4,7 @@
 use gantry_model::pod::Pod;
 
 use super::Finding;
-use crate::devices;
+use crate::devices::{self, DeviceCondition, DeviceHealthWord as Word};
 use crate::pod::status::PodStatus;
 use crate::timeline::render::millis;
 
@@ -76,8 +76,8 @@ pub(super) fn explain_health(status: &PodStatus) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (container, resources) in status.devices.iter() {
         for (resource, health) in resources {
-            let ill: Vec<&str> =
-                health.iter().filter(|(_, well)| !**well).map(|(id, _)| id.as_str()).collect();
+            let is_ill = |(_, condition): &(&String, &DeviceCondition)| condition.word == Word::Unhealthy;
+            let ill: Vec<&str> = health.iter().filter(is_ill).map(|(id, _)| id.as_str()).collect();
             if ill.is_empty() {
                 continue;
             }
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn an_unhealthy_device_is_named() {
-        let health = [("a".to_owned(), true), ("b".to_owned(), false)].into();
+        let health = [("a".to_owned(), true.into()), ("b".to_owned(), false.into())].into();
         let devices = [("web".to_owned(), [("vendor.com/gpu".to_owned(), health)].into())].into();
         let found = explain_health(&PodStatus { devices: Arc::new(devices), ..PodStatus::default() });
         let [found] = found.as_slice() else { panic!("{found:?}") };

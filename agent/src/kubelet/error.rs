@@ -12,7 +12,7 @@ use tokio::task::JoinError;
 use super::{host, wiring};
 use crate::operator::socket;
 use crate::registration::machine;
-use crate::{cgroups, checkpoint, images, node, probe, root, runtime};
+use crate::{cgroups, checkpoint, dra, images, node, probe, root, runtime};
 use gantry_server::listen::TlsError;
 use gantry_server::{client_ca, stats};
 
@@ -74,6 +74,9 @@ pub enum Error {
     Root(#[from] root::Error),
     #[error(transparent)]
     Restore(checkpoint::RestoreError),
+    /// In upstream's words.
+    #[error("create ResourceClaim cache")]
+    Claims(#[from] dra::OpenError),
     #[error("offer the operator API")]
     Operator(#[source] socket::Error),
     #[error("the operator API died")]

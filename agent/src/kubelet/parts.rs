@@ -27,6 +27,8 @@ use crate::config::{self, KubeletConfiguration, KubeletFlags};
 use crate::csi::node_info::NodeInfo;
 use crate::csi::owner::CsiVolumes;
 use crate::devices::DeviceManager;
+use crate::dra::DraManager;
+use crate::dra::slices::ClusterSlices;
 use crate::events::sink::{self, Recorder};
 use crate::events::{Kind, NodeNote};
 use crate::eviction::run::{self as eviction, Evictor};
@@ -38,6 +40,7 @@ use crate::manifest::api;
 use crate::node::ToldLabels;
 use crate::plugins::csi::CsiPlugins;
 use crate::plugins::devices::DevicePlugins;
+use crate::plugins::dra::DraPlugins;
 use crate::pod::run::Deps;
 use crate::pod::worker::PodHandle;
 use crate::pod_source::{self, ApiPods};
@@ -180,13 +183,18 @@ impl Parts<'_> {
         Ok(Running { pods, server })
     }
 
-    /// Lets device plugins register at the kubelet's own socket; returns what takes those of the folder.
+    /// Lets device plugins register at the kubelet's own socket; returns what takes those of the folder. Reads which claims
+    /// drivers have prepared.
     fn serve_devices(&mut self) -> Result<DevicePlugins, Error> {
         let root = PathBuf::from(&self.flags.root_dir);
         let (clock, metrics) = (self.deps.clock.clone(), self.deps.metrics.clone());
         let manager = DeviceManager::open(&root, clock, metrics);
-        manager.serve().map_err(|source| Error::DevicePlugins { root, source })?;
+        let served = manager.serve();
+        served.map_err(|source| Error::DevicePlugins { root: root.clone(), source })?;
         self.deps.devices = manager.clone();
+        let (clock, metrics) = (self.deps.clock.clone(), self.deps.metrics.clone());
+        // Pods of files have no claims; what an earlier kubelet has left is read all the same.
+        self.deps.dra = DraManager::open(&root, self.deps.api.clone(), clock, metrics)?;
         Ok(DevicePlugins(manager))
     }
 
@@ -198,7 +206,10 @@ impl Parts<'_> {
     ) -> Result<(), Error> {
         let root = PathBuf::from(&self.flags.root_dir);
         let mut handlers = plugins::Handlers::from([(plugins::devices::TYPE, Arc::new(devices) as _)]);
+        let dra = self.deps.dra.clone();
+        handlers.insert(plugins::dra::TYPE, Arc::new(DraPlugins(dra.clone())));
         if let Some(clients) = &self.clients {
+            dra.wipe(Arc::new(ClusterSlices::new(clients.pods.clone(), &self.name, node.clone())));
             let (drivers, cluster) = (self.csi.drivers(), NodeInfo::new(clients.pods.clone(), &self.name));
             self.csi.begin();
             // Ends when it is done.
@@ -231,8 +242,8 @@ impl Parts<'_> {
     /// Tells monitoring agents which pod has what.
     fn serve_pod_resources(&self, pods: watch::Receiver<Arc<[PodHandle]>>) -> Result<(), Error> {
         let root = PathBuf::from(&self.flags.root_dir);
-        let Deps { devices, metrics, clock, .. } = self.deps.clone();
-        podresources::serve(&root, podresources::Sources { pods, devices, metrics, clock })
+        let Deps { devices, dra, metrics, clock, .. } = self.deps.clone();
+        podresources::serve(&root, podresources::Sources { pods, devices, dra, metrics, clock })
             .map_err(|source| Error::PodResources { root, source })
     }
 

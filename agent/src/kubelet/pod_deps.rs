@@ -22,6 +22,7 @@ use crate::csi::drivers::Drivers;
 use crate::csi::files::Table;
 use crate::csi::owner::CsiVolumes;
 use crate::devices::DeviceManager;
+use crate::dra::DraManager;
 use crate::images::Images;
 use crate::logs::dir::LogDir;
 use crate::node::{self, Allocatable, HostIps, NodeInfo, NodeLabels, ToldLabels};
@@ -137,6 +138,7 @@ impl Setup<'_> {
             api,
             probe_io: Arc::new(NetProbe::new()?),
             devices: DeviceManager::default(),
+            dra: DraManager::default(),
             checkpoints: Arc::new(self.checkpoints()?),
             logs: Arc::new(LogDir::new(self.pod_logs_dir)),
             clock: Arc::new(SystemClock::new()),

@@ -17,7 +17,7 @@ use super::field::{
     required, required_because,
 };
 use super::security::Inherited;
-use super::{device, env, network, probe, resources, security, volume};
+use super::{claim, device, env, network, probe, resources, security, volume};
 
 /// As the API names them.
 pub(super) const RESTART_POLICIES: [(&str, RestartPolicy); 3] = [
@@ -142,6 +142,7 @@ fn one(at: &str, container: api::Container, role: Role, around: &Around<'_>) -> 
         source,
     )?;
     let (hash, at_resources) = (hash_of(&name, &image), format!("{at}.resources"));
+    let claims = claim::of_container(resources.as_ref());
     let written = resources::written(&at_resources, resources.clone(), source)?;
     let (mounts, devices) = (volume_mounts.unwrap_or_default(), volume_devices.unwrap_or_default());
     let mounts = volume::mounts(&format!("{at}.volumeMounts"), mounts, around.volumes, security.privileged)?;
@@ -155,6 +156,7 @@ fn one(at: &str, container: api::Container, role: Role, around: &Around<'_>) -> 
         args: texts(&format!("{at}.args"), args)?,
         restart_rules,
         written,
+        claims,
         resize: resize_of(&format!("{at}.resizePolicy"), resize_policy.as_deref().unwrap_or_default())?,
         target: String::new(),
         working_dir: working_dir_of(at, working_dir, source)?,

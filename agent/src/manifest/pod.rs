@@ -5,11 +5,13 @@
 use std::time::Duration;
 
 use gantry_model::names;
+use gantry_model::pod::claim::ResourceClaims;
 use gantry_model::pod::placement::Placement;
 use gantry_model::pod::{Namespaces, Origin, Pod, PodUid, RestartPolicy, Shown};
 use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::claim;
 use super::container::{self, Around, RESTART_POLICIES};
 use super::env::object_name;
 use super::field::{
@@ -23,14 +25,17 @@ use super::{network, placement, resources, security, volume};
 pub(super) fn pod(pod: api::Pod, source: ManifestSource) -> Result<Pod> {
     let described = source.is_file().then(|| without_server_fields(&pod));
     let digest = described.as_deref().map_or_else(String::new, content_uid);
-    let api::Pod { metadata, spec, status: _ } = pod;
+    let api::Pod { metadata, spec, status } = pod;
     let meta = meta(metadata, source)?;
     let uid = match meta.uid.clone() {
         Some(uid) => uid,
         None => PodUid::parse(&digest).ok_or_else(|| invalid("metadata.uid", &digest, "is no UID"))?,
     };
-    let spec = spec.ok_or_else(|| required("spec"))?;
-    Ok(Pod { described: described.map(Into::into), ..with_spec(meta, uid, spec, source)? })
+    let mut spec = spec.ok_or_else(|| required("spec"))?;
+    let listed = spec.resource_claims.take().unwrap_or_default();
+    let resource_claims = claim::claims(listed, status.as_ref(), source)?;
+    let described = described.map(Into::into);
+    Ok(Pod { described, resource_claims, ..with_spec(meta, uid, spec, source)? })
 }
 
 // Longer than functions should be: the ledger of PodSpec has a line for each field of the API.
@@ -79,13 +84,12 @@ fn with_spec(meta: Meta, uid: PodUid, spec: api::PodSpec, source: ManifestSource
         preemption_policy: _,
         scheduler_name: _,
         topology_spread_constraints: _,
-        // Refused when set.
-        resource_claims,
+        // Honoured with what the status says of them.
+        resource_claims: _,
         // Refused in files; an API server has settled them before a node sees the pod.
         scheduling_gates,
         scheduling_group,
     } = spec;
-    refuse_set("spec.resourceClaims", resource_claims.is_some_and(|l| !l.is_empty()))?;
     let os = os.map(|os| os.name).unwrap_or_default();
     if source.is_file() {
         for (field, set) in [
@@ -152,6 +156,7 @@ fn with_spec(meta: Meta, uid: PodUid, spec: api::PodSpec, source: ManifestSource
             .map(|all| resources::written("spec.resources", Some(all), source))
             .transpose()?,
         overhead: resources::texts(overhead),
+        resource_claims: ResourceClaims::default(),
         runtime_class: runtime_class_name.unwrap_or_default(),
         service_links: enable_service_links.unwrap_or(true),
         resize_pending: None,

@@ -27,7 +27,9 @@ pub(super) fn resources(
     let Some(api::ResourceRequirements { claims, limits, requests }) = resources else {
         return Ok(Resources::default());
     };
-    refuse_set(format!("{at}.claims"), claims.is_some_and(|l| !l.is_empty()))?;
+    // Those of an API server are read by themselves.
+    let claims = claims.is_some_and(|list| !list.is_empty());
+    refuse_set(format!("{at}.claims"), claims && source.is_file())?;
     let texts = requests.clone().unwrap_or_default();
     let limits = list(&format!("{at}.limits"), limits, source)?;
     let requests = list(&format!("{at}.requests"), requests, source)?;

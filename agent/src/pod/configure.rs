@@ -2,7 +2,7 @@
 //! expanded. Owns the order of the steps; never calls the runtime. Called by [`super::run`] right
 //! before a container is created.
 //!
-//! devices: [`crate::devices`] · who: [`user`] · with what: [`environment`] · on what: [`crate::volumes`]
+//! devices: [`crate::devices`], [`crate::dra`] · who: [`user`] · with what: [`environment`] · on what: [`crate::volumes`]
 
 mod env_file;
 mod environment;
@@ -48,6 +48,8 @@ pub(super) async fn configure(of: ContainerRequest<'_>) -> Result<Setup, WaitRea
     };
     let ContainerRequest { deps, pod, container, attempt, image, facts, images } = of;
     let mut devices = deps.devices.options(pod, container).await.map_err(trouble)?;
+    // Those of claims come first, as upstream.
+    devices.cdi.splice(..0, deps.dra.cdi(pod, container).map_err(trouble)?);
     let env = environment(
         deps.api.as_ref(),
         EnvOf { pod, container, facts, node: &deps.node, volumes: deps.volumes.as_ref() },

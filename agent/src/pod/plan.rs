@@ -2,7 +2,7 @@
 //! clock, no I/O. Owns the order of a start; the end is [`super::teardown`]'s. Called by the worker
 //! after each observation.
 //!
-//! devices → cgroup → volumes → sandbox (images side by side) → init containers one by one, sidecars among
+//! devices → cgroup → volumes → claims → sandbox (images side by side) → init containers one by one, sidecars among
 //! them staying → all others at once ([`init`], [`containers`], [`sandbox`]); resizes ([`resize`]), probes, hooks and last
 //! words beside that ([`probes`], [`stop`], [`termination_message`]).
 
@@ -171,7 +171,7 @@ fn bring_up(facts: PlanInputs<'_>, draft: &mut Draft) -> Resize {
     let leftovers = sandbox::stop_leftovers(facts, draft, current);
     if let (None, false, Some(parent)) = (current, leftovers, parent) {
         // Whatever held the old network and name is stopped: remove before add.
-        draft.act(facts, sandbox::run(facts, parent));
+        draft.act(facts, sandbox::next_step(facts, parent));
     }
     let resize = resize::plan(facts, draft, current.filter(|_| parent.is_some()));
     stop::kill_unhealthy(facts, draft);
@@ -229,7 +229,7 @@ fn prepare<'a>(facts: PlanInputs<'a>, draft: &mut Draft) -> Option<&'a str> {
             return Some(parent);
         }
         // Only the end takes these away.
-        PodResources::NoVolumes | PodResources::Gone => {}
+        PodResources::NoClaims | PodResources::NoVolumes | PodResources::Gone => {}
     }
     None
 }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use gantry_model::pod::claim::ResourceClaims;
 use gantry_model::pod::placement::Placement;
 use gantry_model::pod::{Dns, Namespaces, Origin, Pod, PodSecurity, PodUid, RestartPolicy, Shown};
 
@@ -127,6 +128,7 @@ pub(crate) fn shell(known: KnownPod) -> Pod {
         placement: Placement::default(),
         resources: None,
         overhead: BTreeMap::new(),
+        resource_claims: ResourceClaims::default(),
         runtime_class: String::new(),
         service_links: false,
         resize_pending: None,

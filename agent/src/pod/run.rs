@@ -2,6 +2,7 @@
 //! the measuring; never decides what to do next. Called by the worker, each action in a task of its
 //! own.
 
+mod claims;
 mod container;
 mod hook;
 mod image;
@@ -28,6 +29,7 @@ use crate::api::Api;
 use crate::cgroups::Cgroups;
 use crate::checkpoint::Checkpoints;
 use crate::devices::DeviceManager;
+use crate::dra::DraManager;
 use crate::events::sink::Recorder;
 use crate::events::{Kind, Note};
 use crate::images::Images;
@@ -56,6 +58,8 @@ pub struct Deps {
     pub volumes: Arc<dyn Volumes>,
     /// Of plugins.
     pub devices: DeviceManager,
+    /// Of DRA drivers.
+    pub dra: DraManager,
     /// The tree of pods.
     pub cgroups: Arc<dyn Cgroups>,
     /// Reaches containers from outside.
@@ -192,6 +196,7 @@ pub(super) fn open_stage(pod: &Pod, action: &Action, start: i64) -> Option<Span>
 fn stage_of(action: &Action) -> Option<(&'static str, &str)> {
     match action {
         Action::AllocateDevices { .. } => Some(("devices", "")),
+        Action::PrepareClaims => Some(("claims", "")),
         Action::SetUpCgroup { .. } => Some(("cgroup", "")),
         Action::SetUpVolumes => Some(("volumes", "")),
         Action::EnsureImage { container, .. } => Some(("image", container)),
@@ -207,6 +212,7 @@ fn stage_of(action: &Action) -> Option<(&'static str, &str)> {
         | Action::Resize { .. }
         | Action::StopSandbox { .. }
         | Action::RemoveSandbox { .. }
+        | Action::UnprepareClaims
         | Action::TearDownVolumes
         | Action::RefreshVolumes
         | Action::TearDownCgroup
@@ -246,6 +252,8 @@ pub(super) async fn add_runtime_spans(
 async fn effect(task: Task<'_>, action: &Action, made: &mut String) -> Result<Output, WaitReason> {
     match action {
         Action::AllocateDevices { runs } => pod_resources::devices(task, *runs).await,
+        Action::PrepareClaims => claims::prepare(task).await,
+        Action::UnprepareClaims => claims::unprepare(task).await,
         Action::SetUpCgroup { actuated } => pod_resources::cgroup(task, actuated).await,
         Action::SetUpVolumes | Action::RefreshVolumes => pod_resources::volumes(task).await,
         Action::TearDownVolumes => pod_resources::no_volumes(task).await,

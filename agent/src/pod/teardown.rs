@@ -1,5 +1,5 @@
 //! How a pod ends: containers (main ones, then sidecars in reverse), their last words, the sandbox,
-//! volumes, cgroup, then (when asked) the records. Pure: the part of [`super::plan`] for pods that
+//! claims, volumes, cgroup, then (when asked) the records. Pure: the part of [`super::plan`] for pods that
 //! are killed or finished; resumable at any point because each step is read off what is observed.
 //! Never starts anything.
 
@@ -11,7 +11,7 @@ use super::{Life, StopStep};
 use crate::runtime::InstanceState;
 
 /// The order is the contract (trap 4): containers stopped → exit codes and last words known →
-/// network and sandbox gone → volumes and cgroup gone → records removed.
+/// network and sandbox gone → claims taken back → volumes and cgroup gone → records removed.
 pub(super) fn plan(facts: PlanInputs<'_>, draft: &mut Draft) -> Life {
     stop::abandon(facts, draft);
     let deadline = deadline(facts);
@@ -29,7 +29,17 @@ pub(super) fn plan(facts: PlanInputs<'_>, draft: &mut Draft) -> Life {
         PodResources::Unknown
         | PodResources::Devices
         | PodResources::Cgroup { .. }
-        | PodResources::Ready { .. } => {
+        | PodResources::Ready { .. }
+            if may_have_claims(facts) =>
+        {
+            draft.act(facts, Action::UnprepareClaims);
+            return stopping(StopStep::Claims);
+        }
+        PodResources::Unknown
+        | PodResources::Devices
+        | PodResources::Cgroup { .. }
+        | PodResources::Ready { .. }
+        | PodResources::NoClaims => {
             draft.act(facts, Action::TearDownVolumes);
             return stopping(StopStep::Volumes);
         }
@@ -46,6 +56,11 @@ pub(super) fn plan(facts: PlanInputs<'_>, draft: &mut Draft) -> Life {
         return Life::Stopped;
     }
     if remove(facts, draft) { Life::Stopped } else { Life::Gone }
+}
+
+/// Whether drivers are to be told of its end. Of a pod without containers nothing is known but its name: it may have had any.
+fn may_have_claims(facts: PlanInputs<'_>) -> bool {
+    !facts.pod.resource_claims.is_empty() || facts.pod.containers.is_empty()
 }
 
 /// When what still runs is killed: as ordered, or the pod's grace after its own end.

@@ -13,6 +13,7 @@ use crate::api::fake::FakeApi;
 use crate::cgroups::fake::FakeCgroups;
 use crate::checkpoint::fake::Memory;
 use crate::devices::DeviceManager;
+use crate::dra::DraManager;
 use crate::images::Images;
 use crate::logs::PodLogs;
 use crate::node::NodeInfo;
@@ -45,6 +46,7 @@ pub(crate) fn deps(runtime: &FakeRuntime, logs: Arc<dyn PodLogs>, clock: Arc<dyn
         cgroups: Arc::new(FakeCgroups::default()),
         probe_io: Arc::new(FakeProbe::default()),
         devices: DeviceManager::default(),
+        dra: DraManager::default(),
         checkpoints: Arc::new(Memory::default()),
         node: Arc::new(node_info()),
         network: watch::channel(None).1,

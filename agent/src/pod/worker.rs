@@ -26,6 +26,7 @@ use super::run::{Deps, Finished, NoteSender, add_runtime_spans, open_stage, perf
 use super::status::{ConditionKind, PodStatus};
 use super::worker_state::{WaitReason, WorkerState};
 use super::{Life, Orders};
+use crate::devices::DeviceHealth;
 use crate::events::{Kind, Note};
 use crate::node::HostIps;
 use crate::pod::update::PodUpdate;
@@ -68,6 +69,8 @@ pub struct Worker {
     network: watch::Receiver<Option<String>>,
     /// Rises when a device that a container has is well no longer, or again.
     health: watch::Receiver<u64>,
+    /// The same of devices that it has by claims.
+    claimed_health: watch::Receiver<u64>,
     publisher: Publisher,
     history: WorkerState,
     /// As last observed, and when to look again at the latest; none when nothing is known.
@@ -144,6 +147,7 @@ impl Worker {
         let handle = PodHandle::new(pod.clone(), status, senders, deps.clock.clone());
         let worker = Self {
             health: deps.devices.health_changes(&pod),
+            claimed_health: deps.dra.health_changes(&pod),
             pod,
             pods,
             ips: deps.node.ips.clone(),
@@ -350,7 +354,7 @@ impl Worker {
             now,
             node: &self.deps.node,
         });
-        status.devices = self.deps.devices.health(&self.pod.uid);
+        status.devices = Arc::new(self.look_at_devices());
         status.held = observed.containers.len();
         if matches!(life, Life::Stopped | Life::Gone) {
             self.deps.api.forget(&self.pod.uid);
@@ -371,6 +375,15 @@ impl Worker {
         }
         let rest = self.keep_observation(observed, life, now);
         Some(wake.map_or(rest, |wake| wake.saturating_sub(now).min(rest)))
+    }
+
+    /// How the devices are that its containers have, of plugins and of DRA drivers.
+    fn look_at_devices(&self) -> DeviceHealth {
+        let mut all = self.deps.devices.health(&self.pod.uid);
+        for (container, resources) in self.deps.dra.health(&self.pod) {
+            all.entry(container).or_default().extend(resources);
+        }
+        all
     }
 
     /// What came of a resize; whether the pod is held to other resources than it was allocated.
@@ -515,6 +528,7 @@ impl Worker {
             // Who waited for it need not any more.
             Ok(()) = self.network.changed() => self.history.backoffs.forget_retries(),
             Ok(()) = self.health.changed() => {}
+            Ok(()) = self.claimed_health.changed() => {}
             Ok(()) = self.pods.changed() => self.pods.mark_changed(),
             Ok(()) = self.objects.changed() => self.history.volumes_stale = true,
             Some(detailed) = self.details.join_next() => match detailed {

@@ -63,10 +63,10 @@ impl WaitReason {
     }
 }
 
-/// The resources of a pod outside its sandbox: cgroup and volumes.
+/// The resources of a pod outside its sandbox: cgroup and volumes. Claims to devices are taken back first, where it has any.
 ///
 /// ```text
-/// Unknown ──devices──▶ Devices ──cgroup──▶ Cgroup ──volumes──▶ Ready ──end──▶ NoVolumes ──▶ Gone
+/// Unknown ──devices──▶ Devices ──cgroup──▶ Cgroup ──volumes──▶ Ready ──end──▶ NoClaims ──▶ NoVolumes ──▶ Gone
 ///    └───────────────────┴───────────────────┴──────────── end ─────────────────▲
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -86,6 +86,8 @@ pub enum PodResources {
         /// As the runtime is told it.
         parent: String,
     },
+    /// Drivers were told that it is over.
+    NoClaims,
     /// The volumes were taken back.
     NoVolumes,
     /// The cgroup, too.
@@ -113,6 +115,8 @@ pub struct WorkerState {
     pub sandboxes: SandboxMemory,
     /// Cgroup and volumes.
     pub resources: PodResources,
+    /// Its claims to devices are ready for its next sandbox.
+    pub claims_prepared: bool,
     /// What is in the volumes may be older than what it is made from.
     pub volumes_stale: bool,
     /// Between two sizes.
@@ -238,6 +242,7 @@ impl WorkerState {
                 self.containers.hooks.record_start(id);
             }
             Action::SetUpVolumes | Action::RefreshVolumes => self.volumes_stale = false,
+            Action::RunSandbox { .. } => self.claims_prepared = false,
             Action::RemoveContainer { id } if self.stage.is_restarting_all() => {
                 self.containers.note_removal(pod, id);
             }

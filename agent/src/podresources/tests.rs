@@ -43,7 +43,13 @@ fn world() -> Sources {
         handle("ended", Pod { uid: other, ..pod() }, Phase::Succeeded),
     ];
     let pods = watch::channel(Arc::from(handles)).1;
-    Sources { pods, devices, metrics: Arc::default(), clock: Arc::new(StillClock) }
+    Sources {
+        pods,
+        devices,
+        dra: DraManager::default(),
+        metrics: Arc::default(),
+        clock: Arc::new(StillClock),
+    }
 }
 
 /// Pods, with their containers and the devices of these.
@@ -98,6 +104,37 @@ async fn both_versions_tell_of_active_pods_and_what_they_have() {
     assert_eq!(metrics.pod_resources_requests.get(["v1alpha1"]), Some(1.0));
     assert_eq!(metrics.pod_resources_requests_get.get(["v1"]), Some(2.0));
     assert_eq!(metrics.pod_resources_errors_get.get(["v1"]), Some(1.0));
+}
+
+#[tokio::test]
+async fn what_containers_have_by_claims_is_told() {
+    use crate::api::fake::FakeApi;
+    use crate::dra::testing::{DRIVER, claiming, manager, object, registered};
+    let root = tempfile::tempdir().unwrap();
+    let api = Arc::new(FakeApi::default());
+    api.put_resource_claim("one", object("claim-1", &["uid-1"], &[DRIVER]));
+    let dra = manager(root.path(), &api);
+    let _serving = registered(&dra, &root.path().join("s"), DRIVER).await;
+    let pod = claiming("uid-1", &["one"]);
+    dra.prepare(&pod).await.unwrap();
+    let pods = watch::channel(Arc::from([handle("has", pod, Phase::Running)])).1;
+    serve(root.path(), Sources { pods, dra, ..world() }).unwrap();
+    let channel = dial(&root.path().join(FOLDER).join(SOCKET), Duration::from_secs(10)).await.unwrap();
+    let mut client = PodResourcesListerClient::new(channel);
+    let all = client.list(wire::ListPodResourcesRequest {}).await.unwrap().into_inner().pod_resources;
+    let resource = wire::ClaimResource {
+        cdi_devices: vec![wire::CdiDevice { name: "vendor.example/gpu=one".to_owned() }],
+        driver_name: DRIVER.to_owned(),
+        pool_name: "pool".to_owned(),
+        device_name: "dev-of-one".to_owned(),
+        share_id: Some("share".to_owned()),
+    };
+    let dynamic = wire::DynamicResource {
+        claim_name: "one".to_owned(),
+        claim_namespace: "default".to_owned(),
+        claim_resources: vec![resource],
+    };
+    assert_eq!(all[0].containers[0].dynamic_resources, [dynamic]);
 }
 
 #[tokio::test]

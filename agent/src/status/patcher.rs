@@ -221,7 +221,7 @@ impl StatusPatcher {
     }
 
     fn step(&mut self, handle: &PodHandle, word: &Word) -> SyncStep {
-        let end = end_of(word);
+        let end = end_of(word, &handle.pod);
         let now = Timestamp::now();
         let target = self.target(handle);
         let base = target.clone().or_else(|| self.static_pod(handle));
@@ -451,9 +451,15 @@ async fn sleep(pause: Option<Duration>) {
     }
 }
 
-fn end_of(word: &Word) -> PodEnd {
+/// What DRA drivers have prepared for a pod is theirs again before its end is told: then others may be given it.
+fn end_of(word: &Word, pod: &pod::Pod) -> PodEnd {
     match word.life {
         Life::Stopped | Life::Gone => PodEnd::Gone,
+        Life::Stopping { step: StopStep::Sandbox | StopStep::Claims, .. }
+            if !pod.resource_claims.is_empty() =>
+        {
+            PodEnd::Not
+        }
         Life::Stopping { step, .. } if step != StopStep::Containers => PodEnd::Ended,
         Life::Stopping { .. } | Life::Waiting | Life::Starting | Life::Running => PodEnd::Not,
     }

@@ -114,6 +114,17 @@ impl StatusFixture {
         self.worker_in(Life::Starting, name, uid).await
     }
 
+    /// The same of a pod with a claim to devices.
+    async fn run_with_claim(&self, name: &str) -> Worker {
+        let path = format!("/api/v1/namespaces/default/pods/{name}");
+        let made = self.server.put(&path, on_node());
+        let uid = PodUid::parse(made["metadata"]["uid"].as_str().unwrap()).unwrap();
+        let mut seen = self.seen.clone();
+        seen.wait_for(|seen| seen.pods.contains_key(&uid)).await.unwrap();
+        let claiming = crate::dra::testing::claiming(uid.as_str(), &["one"]);
+        self.add_in(Life::Starting, Pod { name: name.into(), origin: Origin::Api, ..claiming })
+    }
+
     async fn worker_in(&self, life: Life, name: &str, uid: &str) -> Worker {
         let uid = PodUid::parse(uid).unwrap();
         let mut seen = self.seen.clone();
@@ -366,6 +377,24 @@ async fn what_others_change_now_and_then_is_set_right_at_once() {
         bed.until("ours", WEB, |pod| pod["status"]["message"] == "ours").await;
         assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
     }
+}
+
+/// Others may be given its devices as soon as its end is told: drivers have taken them back by then.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_pod_with_claims_is_told_once_they_are_unprepared() {
+    let server = FakeApiServer::default();
+    let bed = StatusFixture::new(&server);
+    let worker = bed.run_with_claim("web").await;
+    worker.says(Phase::Running, "");
+    bed.phase(WEB, "Running").await;
+    worker.says(Phase::Succeeded, "");
+    for step in [StopStep::Sandbox, StopStep::Claims] {
+        worker.is(Life::Stopping { deadline: None, step });
+        sleep(Duration::from_secs(60)).await;
+        assert_eq!(server.get(WEB).unwrap()["status"]["phase"], "Running", "{step:?}");
+    }
+    worker.is(Life::Stopping { deadline: None, step: StopStep::Volumes });
+    bed.phase(WEB, "Succeeded").await;
 }
 
 #[tokio::test(start_paused = true)]

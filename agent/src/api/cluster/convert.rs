@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use gantry_model::pod::placement::Operator;
 use k8s_openapi::api::core::v1;
+use k8s_openapi::api::resource::v1 as resource;
 use k8s_openapi::api::storage::v1 as storage;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::api::node_selector;
 use crate::api::{
     Attachment, Claim, ClaimSize, ConfigMap, CsiDriver, CsiSource, PersistentSource, PersistentVolume,
-    Secret, ServiceAccount,
+    ResourceClaim, Secret, ServiceAccount,
 };
 
 pub(super) fn config_map(object: v1::ConfigMap) -> ConfigMap {
@@ -43,6 +44,22 @@ pub(super) fn service_account(object: v1::ServiceAccount) -> ServiceAccount {
 
 pub(super) fn is_fixed_secret(object: &v1::Secret) -> bool {
     object.immutable == Some(true)
+}
+
+pub(super) fn resource_claim(object: resource::ResourceClaim) -> ResourceClaim {
+    let owners = object.metadata.owner_references.unwrap_or_default();
+    let controller = owners.into_iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid);
+    let status = object.status.unwrap_or_default();
+    let drivers = status.allocation.map(|allocation| {
+        let results = allocation.devices.and_then(|devices| devices.results).unwrap_or_default();
+        results.into_iter().map(|result| result.driver).collect()
+    });
+    ResourceClaim {
+        uid: object.metadata.uid.unwrap_or_default(),
+        controller: controller.unwrap_or_default(),
+        reserved_for: status.reserved_for.unwrap_or_default().into_iter().map(|pod| pod.uid).collect(),
+        drivers,
+    }
 }
 
 pub(super) fn claim(object: v1::PersistentVolumeClaim) -> Claim {

@@ -209,20 +209,20 @@ async fn the_health_of_given_devices_follows_the_lists() {
     let told = |healthy: bool| {
         DeviceHealth::from([(
             "main".to_owned(),
-            [(GPU.to_owned(), [("a".to_owned(), healthy)].into())].into(),
+            [(GPU.to_owned(), [("a".to_owned(), healthy.into())].into())].into(),
         )])
     };
-    assert_eq!(*manager.health(&pod.uid), told(true));
+    assert_eq!(manager.health(&pod.uid), told(true));
     // That of another device concerns nobody.
     serving.lists.send(list(&[("a", "Healthy"), ("b", "Unhealthy")])).await.unwrap();
     offers(&manager, 2, 1).await;
     assert!(!changes.has_changed().unwrap());
     serving.lists.send(list(&[("a", "Unhealthy"), ("b", "Unhealthy")])).await.unwrap();
     tokio::time::timeout(PATIENCE, changes.changed()).await.unwrap().unwrap();
-    assert_eq!(*manager.health(&pod.uid), told(false));
+    assert_eq!(manager.health(&pod.uid), told(false));
     serving.lists.send(list(&[("b", "Healthy")])).await.unwrap();
     tokio::time::timeout(PATIENCE, changes.changed()).await.unwrap().unwrap();
-    assert_eq!(*manager.health(&pod.uid), told(true));
+    assert_eq!(manager.health(&pod.uid), told(true));
 }
 
 #[tokio::test]

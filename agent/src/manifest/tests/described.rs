@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use gantry_model::pod::claim::ClaimObject;
 use gantry_model::pod::placement::Operator;
 use gantry_model::pod::security::AppArmor;
 use gantry_model::pod::volume::{ClaimRef, VolumeSource};
@@ -100,13 +101,42 @@ fn an_ephemeral_volume_has_the_claim_that_a_controller_makes() {
     assert_eq!(ClaimRef::Ephemeral.name(&read.name, "own"), "web-own");
 }
 
+/// What was made from templates stands in the status alone.
+#[test]
+fn claims_to_devices_are_read_from_spec_and_status_together() {
+    let claims = json!([
+        {"name": "given", "resourceClaimName": "c"}, {"name": "made", "resourceClaimTemplateName": "t"},
+        {"name": "needless", "resourceClaimTemplateName": "t"}, {"name": "not-made", "resourceClaimTemplateName": "t"},
+        {"name": "unsaid"},
+    ]);
+    let containers = json!([{
+        "name": "web", "image": "web:v1",
+        "resources": {"claims": [{"name": "given", "request": "gpu"}, {"name": "made"}]},
+    }]);
+    let status = json!({
+        "resourceClaimStatuses": [{"name": "made", "resourceClaimName": "web-made-x"}, {"name": "needless"}],
+        "extendedResourceClaimStatus": {
+            "resourceClaimName": "web-extended-x",
+            "requestMappings": [
+                {"containerName": "web", "resourceName": "vendor.example/gpu", "requestName": "container-0-request-0"}
+            ]
+        }
+    });
+    let spec = json!({"resourceClaims": claims, "containers": containers});
+    let read = pod(&described(spec, json!({"status": status}))).unwrap();
+    let all = &read.resource_claims;
+    let objects: Vec<ClaimObject> = all.listed.iter().map(|claim| claim.object.clone()).collect();
+    let (named, made) = (ClaimObject::Named("c".into()), ClaimObject::Made("web-made-x".into()));
+    assert_eq!(objects, [named, made, ClaimObject::Needless, ClaimObject::NotMade, ClaimObject::Unsaid]);
+    assert!(all.gives("web", "vendor.example/gpu") && !all.gives("other", "vendor.example/gpu"));
+    let web = &read.containers[0];
+    let requests: Vec<&str> = web.claims.iter().map(|claim| claim.request.as_str()).collect();
+    assert_eq!(requests, ["gpu", ""]);
+}
+
 #[test]
 fn what_this_node_does_not_do_is_refused_by_name() {
     let feature = "PodFeatureUnsupported: Pod requires node features that are not available:";
-    assert_eq!(
-        refusal(json!({"resourceClaims": [{"name": "gpu"}]})),
-        format!("{feature} spec.resourceClaims")
-    );
     assert_eq!(
         refusal(json!({"volumes": [{"name": "v", "nfs": {"server": "a", "path": "/"}}]})),
         format!("{feature} spec.volumes[0].nfs")
@@ -117,7 +147,8 @@ fn what_this_node_does_not_do_is_refused_by_name() {
         "{broken}"
     );
     // It still has a name, so that its end can be told.
-    let told = to_pod_update(&described(json!({"resourceClaims": [{"name": "gpu"}]}), json!({}))).unwrap();
+    let nfs = json!([{"name": "v", "nfs": {"server": "a", "path": "/"}}]);
+    let told = to_pod_update(&described(json!({"volumes": nfs}), json!({}))).unwrap();
     assert_eq!((told.pod.full_name().as_str(), told.pod.generation), ("default/web", 4));
     assert_eq!(told.refused.unwrap().reason, "PodFeatureUnsupported");
 }

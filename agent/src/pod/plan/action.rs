@@ -20,6 +20,8 @@ pub enum Action {
     AllocateDevices {
         runs: bool,
     },
+    /// Its claims to devices, before each sandbox.
+    PrepareClaims,
     /// `actuated`: what its containers are held to, if they are.
     SetUpCgroup {
         actuated: Allocation,
@@ -100,6 +102,7 @@ pub enum Action {
     RemoveSandbox {
         id: String,
     },
+    UnprepareClaims,
     TearDownVolumes,
     TearDownCgroup,
     Remember {
@@ -126,6 +129,7 @@ pub struct SandboxRef {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Op {
     Devices,
+    Claims,
     Cgroup,
     Volumes,
     Refresh,
@@ -141,6 +145,7 @@ pub enum Op {
     Resize,
     StopSandbox(String),
     RemoveSandbox(String),
+    NoClaims,
     NoVolumes,
     NoCgroup,
     Remember,
@@ -159,6 +164,7 @@ impl Op {
             | Self::StopSandbox(_)
             | Self::RemoveSandbox(_) => true,
             Self::Devices
+            | Self::Claims
             | Self::Cgroup
             | Self::Volumes
             | Self::Refresh
@@ -167,6 +173,7 @@ impl Op {
             | Self::Probe(..)
             | Self::PreStop(_)
             | Self::LastWords(_)
+            | Self::NoClaims
             | Self::NoVolumes
             | Self::NoCgroup
             | Self::Remember => false,
@@ -180,6 +187,7 @@ impl Action {
     pub fn op(&self) -> Op {
         match self {
             Self::AllocateDevices { .. } => Op::Devices,
+            Self::PrepareClaims => Op::Claims,
             Self::SetUpCgroup { .. } => Op::Cgroup,
             Self::SetUpVolumes => Op::Volumes,
             Self::RefreshVolumes => Op::Refresh,
@@ -197,6 +205,7 @@ impl Action {
             Self::Resize { .. } => Op::Resize,
             Self::StopSandbox { id } => Op::StopSandbox(id.clone()),
             Self::RemoveSandbox { id } => Op::RemoveSandbox(id.clone()),
+            Self::UnprepareClaims => Op::NoClaims,
             Self::TearDownVolumes => Op::NoVolumes,
             Self::TearDownCgroup => Op::NoCgroup,
             Self::Remember { .. } => Op::Remember,

@@ -13,8 +13,16 @@ pub(super) fn current(facts: PlanInputs<'_>) -> Option<&Sandbox> {
     serving.max_by_key(|s| (s.attempt, s.created_at))
 }
 
+/// The claims of the next one, before each, as upstream; then itself.
+pub(super) fn next_step(facts: PlanInputs<'_>, parent: &str) -> Action {
+    match facts.pod.resource_claims.is_empty() || facts.history.claims_prepared {
+        true => run(facts, parent),
+        false => Action::PrepareClaims,
+    }
+}
+
 /// The next one.
-pub(super) fn run(facts: PlanInputs<'_>, parent: &str) -> Action {
+fn run(facts: PlanInputs<'_>, parent: &str) -> Action {
     Action::RunSandbox {
         attempt: facts.history.attempts.next_sandbox(),
         cgroup_parent: parent.to_owned(),

@@ -171,7 +171,7 @@ pub(in crate::pod) fn abandon(facts: PlanInputs<'_>, draft: &mut Draft) {
         found.is_some_and(|c| matches!(c.state, InstanceState::Running { .. }))
     };
     let useless = facts.history.flights.keys().filter(|op| match op {
-        Op::Devices | Op::Image(_) | Op::PostStart(_) => true,
+        Op::Devices | Op::Claims | Op::Image(_) | Op::PostStart(_) => true,
         Op::PreStop(id) => !runs(id),
         Op::Probe(_, kind) => *kind != ProbeKind::Readiness,
         _ => false,

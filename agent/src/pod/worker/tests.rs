@@ -15,6 +15,7 @@ use crate::api::fake::FakeApi;
 use crate::cgroups::fake::FakeCgroups;
 use crate::checkpoint::fake::Memory;
 use crate::devices::DeviceManager;
+use crate::dra::DraManager;
 use crate::logs::{self, PodLogs};
 use crate::node::NodeInfo;
 use crate::pod::predecessor::run_after;
@@ -27,6 +28,7 @@ use crate::runtime::fake::{Call, FakeRuntime, Script};
 use crate::timeline::chart::Chart;
 use crate::volumes::fake::FakeVolumes;
 
+mod claims;
 mod counted;
 mod described;
 mod devices;
@@ -82,6 +84,7 @@ pub(super) struct World {
     pub(super) volumes: Arc<FakeVolumes>,
     pub(super) cgroups: Arc<FakeCgroups>,
     pub(super) devices: DeviceManager,
+    pub(super) dra: DraManager,
     pub(super) checkpoints: Arc<Memory>,
     pub(super) api: Arc<FakeApi>,
     pub(super) metrics: Arc<Metrics>,
@@ -101,6 +104,7 @@ impl World {
             volumes: Arc::default(),
             cgroups: Arc::default(),
             devices: DeviceManager::default(),
+            dra: DraManager::default(),
             checkpoints: Arc::default(),
             api: Arc::default(),
             metrics: Arc::default(),
@@ -119,6 +123,7 @@ impl World {
             cgroups: self.cgroups.clone(),
             probe_io: Arc::new(self.probes.clone()),
             devices: self.devices.clone(),
+            dra: self.dra.clone(),
             checkpoints: self.checkpoints.clone(),
             api: self.api.clone(),
             metrics: self.metrics.clone(),

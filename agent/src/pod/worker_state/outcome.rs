@@ -98,8 +98,10 @@ impl WorkerState {
             (
                 Action::SetUpCgroup { .. }
                 | Action::AllocateDevices { .. }
+                | Action::PrepareClaims
                 | Action::SetUpVolumes
                 | Action::RefreshVolumes
+                | Action::UnprepareClaims
                 | Action::TearDownVolumes
                 | Action::TearDownCgroup,
                 output,
@@ -114,7 +116,7 @@ impl WorkerState {
         }
     }
 
-    /// Of what a pod has beside its sandbox: devices, cgroup, volumes.
+    /// Of what a pod has beside its sandbox: devices, claims, cgroup, volumes.
     fn record_resources(&mut self, action: &Action, output: Output) {
         match (action, output) {
             (Action::AllocateDevices { .. }, _) => {
@@ -130,6 +132,8 @@ impl WorkerState {
                     self.resources = PodResources::Ready { parent: parent.clone() };
                 }
             }
+            (Action::PrepareClaims, _) => self.claims_prepared = true,
+            (Action::UnprepareClaims, _) => self.resources = PodResources::NoClaims,
             (Action::TearDownVolumes, _) => self.resources = PodResources::NoVolumes,
             (Action::TearDownCgroup, _) => self.resources = PodResources::Gone,
             (Action::RefreshVolumes, _) => {}
@@ -174,7 +178,9 @@ impl WorkerState {
             }
             Action::Resize { .. } => self.resizing.fail(pod, trouble.message),
             Action::SetUpCgroup { .. }
+            | Action::PrepareClaims
             | Action::SetUpVolumes
+            | Action::UnprepareClaims
             | Action::TearDownVolumes
             | Action::TearDownCgroup
             | Action::RunSandbox { .. }

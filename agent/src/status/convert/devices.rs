@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{ResourceHealth, ResourceStatus};
 
-use crate::devices::Health;
+use crate::devices::{DeviceCondition, Health};
 
 /// What names of resources begin with that are claims, which DRA drivers tell of.
 const CLAIM: &str = "claim:";
@@ -16,16 +16,19 @@ pub(super) fn resources_status(
     before: Option<&Vec<ResourceStatus>>,
 ) -> Option<Vec<ResourceStatus>> {
     let Some(devices) = devices else { return before.cloned() };
-    let health = |(id, healthy): (&String, &bool)| ResourceHealth {
+    let health = |(id, condition): (&String, &DeviceCondition)| ResourceHealth {
         resource_id: id.clone(),
-        health: Some(if *healthy { "Healthy" } else { "Unhealthy" }.to_owned()),
-        message: None,
+        health: Some(condition.word.as_str().to_owned()),
+        message: Some(condition.message.clone()).filter(|message| !message.is_empty()),
     };
     let of = |(name, devices): (&String, &Health)| ResourceStatus {
         name: name.clone(),
         resources: Some(devices.iter().map(health).collect()),
     };
-    let claims = before.into_iter().flatten().filter(|status| status.name.starts_with(CLAIM));
+    // Of claims that the drivers have taken back.
+    let claims = before.into_iter().flatten();
+    let claims =
+        claims.filter(|status| status.name.starts_with(CLAIM) && !devices.contains_key(&status.name));
     Some(devices.iter().map(of).chain(claims.cloned()).collect())
 }
 
@@ -42,7 +45,7 @@ mod tests {
 
     #[test]
     fn each_device_is_healthy_or_not_and_claims_stay() {
-        let health = [("a".to_owned(), true), ("b".to_owned(), false)].into();
+        let health = [("a".to_owned(), true.into()), ("b".to_owned(), false.into())].into();
         let devices = [("vendor.com/gpu".to_owned(), health)].into();
         let before = json!([
             { "name": "vendor.com/gpu", "resources": [{ "resourceID": "old", "health": "Unknown" }] },

@@ -47,6 +47,8 @@ async fn ask(socket: &PluginSocket, root: &Path, patience: Duration) -> Result<P
     let service = match kind.as_str() {
         "CSIPlugin" => Some(within(patience, identity(&endpoint, &name, patience)).await),
         "DevicePlugin" => Some(within(patience, options(&endpoint, patience)).await),
+        // What a DRA driver could be asked prepares something: that it listens has to do.
+        "DRAPlugin" => Some(within(patience, async { dial(&endpoint, patience).await.map(drop) }).await),
         _ => None,
     };
     let folder = folder(root, &name);

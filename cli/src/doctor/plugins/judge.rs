@@ -70,7 +70,7 @@ fn info_row(info: &PluginInfo, socket: &str) -> Check {
         Some(Ok(())) => ok(row, format!("{seen}: answers")),
         Some(Err(why)) => warn(row, format!("{seen}: {}", plain(why)), RESTART.to_owned()),
         None => {
-            let remedy = "Gantry's kubelet takes CSIPlugin and DevicePlugin only".to_owned();
+            let remedy = "Gantry's kubelet takes CSIPlugin, DevicePlugin and DRAPlugin only".to_owned();
             warn(row, format!("{seen}: type {}", plain(&info.kind)), remedy)
         }
     }

@@ -127,14 +127,31 @@ async fn a_driver_whose_endpoint_is_away_or_anothers_is_told() {
     assert!(checks.iter().all(|check| check.verdict == CheckStatus::Warn && !check.remedy.is_empty()));
 }
 
+/// It is asked for nothing: whatever a DRA driver can be asked prepares something.
+#[tokio::test]
+async fn a_dra_driver_that_listens_is_named_and_one_that_does_not_is_told() {
+    let root = root();
+    serve(&root, "a.sock", Ok(info("DRAPlugin", "dra.example.com")), "");
+    let away = wire::PluginInfo {
+        endpoint: root.path().join("plugins/away.sock").to_string_lossy().into_owned(),
+        ..info("DRAPlugin", "away.example.com")
+    };
+    serve(&root, "b.sock", Ok(away), "");
+    let checks = rows(&root, LONG).await;
+    let [here, away] = checks.as_slice() else { panic!("{checks:#?}") };
+    assert_eq!((here.name, here.verdict), ("DRA driver", CheckStatus::Ok));
+    assert!(here.seen.ends_with(": answers"), "{here:?}");
+    assert!(away.verdict == CheckStatus::Warn && away.seen.contains("No such file"), "{away:?}");
+}
+
 #[tokio::test]
 async fn a_type_that_nobody_takes_is_told() {
     let root = root();
-    serve(&root, "a.sock", Ok(info("DRAPlugin", "dra.example.com")), "");
+    serve(&root, "a.sock", Ok(info("FancyPlugin", "fancy.example.com")), "");
     let checks = rows(&root, LONG).await;
     let check = only(&checks);
-    assert_eq!((check.name, check.verdict), ("DRA driver", CheckStatus::Warn));
-    assert!(check.seen.ends_with("type DRAPlugin") && !check.remedy.is_empty(), "{check:?}");
+    assert_eq!((check.name, check.verdict), ("plugin", CheckStatus::Warn));
+    assert!(check.seen.ends_with("type FancyPlugin") && check.remedy.contains("DRAPlugin"), "{check:?}");
 }
 
 #[tokio::test]

@@ -90,7 +90,7 @@ async fn the_health_of_a_pods_devices_is_told_as_it_changes() {
     world.devices = DeviceManager::of_test(&pod.uid, "web", GPU, DeviceOptions::default());
     let handle = world.start(pod);
     let healthy = |healthy: bool| {
-        let device = [("a".to_owned(), healthy)].into();
+        let device = [("a".to_owned(), healthy.into())].into();
         DeviceHealth::from([("web".to_owned(), [(GPU.to_owned(), device)].into())])
     };
     assert_eq!(*until_running(&handle).await.devices, healthy(true));
