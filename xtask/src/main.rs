@@ -1,4 +1,4 @@
-//! The one command of the repository: `cargo xtask build|demo|dist|test|cluster|conformance|bench|clean-room|fuzz|churn|overload|peers|leakcheck|kind|vagrant-box|vm`. Owns the command line;
+//! The one command of the repository: `cargo xtask build|demo|dist|test|cluster|conformance|bench|clean-room|fuzz|churn|overload|power-cut|peers|leakcheck|kind|vagrant-box|vm`. Owns the command line;
 //! each subcommand is a file of its own. Never part of what users install. Called by people and
 //! by `.ci/run`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
@@ -24,6 +24,7 @@ mod leakcheck;
 mod monitor_compat;
 mod overload;
 mod pace;
+mod power_cut;
 mod sh;
 mod side_by_side;
 mod summary;
@@ -167,6 +168,11 @@ enum Task {
     /// A node's own half, inside its namespaces
     #[command(hide = true)]
     OverloadInside(overload::OverloadInsideArgs),
+    /// Cuts the power of an emulated node under pods that write to volumes of a CSI driver (as root)
+    PowerCut(power_cut::PowerCutArgs),
+    /// What `power-cut` does in a place of its own
+    #[command(hide = true)]
+    PowerCutInside(power_cut::PowerCutInsideArgs),
     /// Builds the Go programs that tests and benches need: containerd, runc, CNI plugins, the CRI suite
     Peers,
     /// Measures beside containerd, in one run (as root)
@@ -263,6 +269,8 @@ fn main() -> ExitCode {
         Task::CleanRoom { command } => clean_room::run(&command),
         Task::Overload(asked) => overload::outside(&asked),
         Task::OverloadInside(asked) => overload::inside(&asked),
+        Task::PowerCut(asked) => power_cut::outside(&asked),
+        Task::PowerCutInside(asked) => power_cut::inside(&asked),
         Task::Peers => {
             gantry_tests::peers::Programs::build().and_then(|_| gantry_tests::peers::Programs::build_kind())
         }

@@ -7,8 +7,8 @@
 //!                                        └── qemu: the node, which reaches both through its card
 //! ```
 
-mod disk;
-mod guest;
+pub(crate) mod disk;
+pub(crate) mod guest;
 mod judge;
 mod load;
 mod seen;
@@ -25,7 +25,7 @@ use gantry_tests::peers::Programs;
 use gantry_tests::place;
 use gantry_tests::registry::{Registry, free_port};
 
-use self::guest::Guest;
+use self::guest::{Guest, GuestTask};
 use self::seen::Overload;
 use crate::cell::Cell;
 use crate::{build, sh};
@@ -176,7 +176,8 @@ fn under_load(
     registry: &Registry,
 ) -> Result<()> {
     load::push(registry)?;
-    let mut guest = Guest::boot(asked.node, asked.minutes, folder, registry, &asked.out)?;
+    let task = GuestTask { script: guest::UNDER_LOAD, minutes: asked.minutes };
+    let mut guest = Guest::boot(asked.node, task, folder, registry, &asked.out)?;
     let watched = watch(asked, cluster, &mut guest);
     let ended = guest.end(&asked.out);
     let mut seen = watched?;

@@ -14,10 +14,12 @@ use crate::{go, image};
 
 /// Where a cluster's registry listens.
 pub(super) const REGISTRY: &str = "127.0.0.1:5995";
+/// Its port.
+pub const PORT: u16 = 5995;
 /// The pause image of Kubernetes 1.36.
 pub const PAUSE: &str = "registry.k8s.io/pause:3.10.2";
 /// Registries whose images the local one has, by the same repository and tag.
-pub(super) const MIRRORED: [&str; 5] = ["registry.k8s.io", "gcr.io", "k8s.gcr.io", "docker.io", "quay.io"];
+pub const MIRRORED: [&str; 5] = ["registry.k8s.io", "gcr.io", "k8s.gcr.io", "docker.io", "quay.io"];
 
 /// Counts up when what is in an image changes without a change of its programs.
 const EDITION: u32 = 3;
@@ -141,8 +143,7 @@ fn push(registry: &Registry, recipe: &Recipe) -> Result<()> {
 /// When nothing was built, or something listens there.
 pub fn serve() -> Result<Registry> {
     let folder = store()?;
-    let port = REGISTRY.rsplit(':').next().and_then(|port| port.parse().ok()).context("a port")?;
-    Registry::start_on(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port), &folder)
+    Registry::start_on(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PORT), &folder)
 }
 
 #[cfg(test)]

@@ -17,6 +17,12 @@ pub const RECORDS: &str = "records";
 /// A shell's script: goes on where the volume ends, until it is asked to end. Where a write fails, it fails.
 #[must_use]
 pub fn script(name: &str, volume: &str, acks: &str) -> String {
+    script_with(name, volume, &format!(r#"echo "$n $sum" >>{acks}/{name}"#))
+}
+
+/// The same; `acknowledge` is what a shell does with `$n` and `$sum` of a record that is synced.
+#[must_use]
+pub fn script_with(name: &str, volume: &str, acknowledge: &str) -> String {
     format!(
         r#"trap 'exit 0' TERM
 file={volume}/{RECORDS}
@@ -27,7 +33,7 @@ n=$((n + 1))
 sum=$(echo "$n {name}" | sha256sum)
 sum=${{sum%% *}}
 echo "$n {name} $sum" | dd of=$file oflag=append conv=notrunc,fsync 2>/tmp/said || {{ cat /tmp/said; exit 3; }}
-echo "$n $sum" >>{acks}/{name}
+{acknowledge}
 sleep 0.05
 done"#
     )

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use gantry_tests::cluster::programs;
+use gantry_tests::cluster::{images, programs};
 use gantry_tests::peers::Programs;
 use gantry_tests::place::bin_dir;
 use gantry_tests::poll::poll;
@@ -52,7 +52,10 @@ keep() {
 }
 keep runtime -999 RUNTIME &
 keep kubelet 0 KUBELET &
-while sleep 5; do
+TASK"#;
+
+/// While pods run, and at the end.
+pub(super) const UNDER_LOAD: &str = r#"while sleep 5; do
   { date; head -n 5 /proc/meminfo; cat /proc/loadavg /proc/pressure/memory; df -P /var; df -iP /var; } >>/logs/vitals.log
 done &
 read asked </dev/ttyS0
@@ -67,7 +70,7 @@ sync
 
 /// What the machine told.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(super) struct Told {
+pub(crate) struct Told {
     /// Ends of kubelet and runtime: how they were told.
     pub(super) ended: Vec<String>,
     /// Whom the kernel killed for lack of memory: process, and what was full.
@@ -106,12 +109,24 @@ fn victim(kill: &str) -> String {
 
 /// A running machine; killed on drop.
 #[derive(Debug)]
-pub(super) struct Guest {
+pub(crate) struct Guest {
+    /// Starts it, any number of times, with the disks as they are.
+    command: Command,
+    name: &'static str,
     qemu: Child,
     serial: ChildStdin,
     reader: Option<JoinHandle<()>>,
     told: Arc<Mutex<(Told, Vec<String>)>>,
+    var: PathBuf,
     logs: PathBuf,
+}
+
+/// What a machine is to do.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GuestTask {
+    /// A shell's, beside runtime and kubelet. It ends when the serial line says so.
+    pub(crate) script: &'static str,
+    pub(crate) minutes: u64,
 }
 
 impl Guest {
@@ -119,9 +134,9 @@ impl Guest {
     ///
     /// # Errors
     /// When a program is missing.
-    pub(super) fn boot(
+    pub(crate) fn boot(
         node: OverloadNode,
-        minutes: u64,
+        task: GuestTask,
         folder: &Path,
         registry: &Registry,
         out: &Path,
@@ -141,36 +156,54 @@ impl Guest {
         devices.extend(vm::disk::words("logs", &logs));
         devices.extend(card.map(str::to_owned));
         let hardware =
-            Hardware { processors: 2, memory_mib: 2048, deadline_seconds: minutes * 60 + 3600, devices };
-        let mut qemu = vm::node(cpio, &script(node), VmKind::Small, &hardware, &folder)?;
+            Hardware { processors: 2, memory_mib: 2048, deadline_seconds: task.minutes * 60 + 3600, devices };
+        let mut command = vm::node(cpio, &script(node, task.script), VmKind::Small, &hardware, &folder)?;
         let log = fs::File::create(out.join("qemu.log"))?;
-        let mut qemu = qemu
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .with_context(|| gantry_needs::remedy("qemu-system-x86_64"))?;
-        let serial = qemu.stdin.take().context("the serial line in")?;
-        let lines = qemu.stdout.take().context("the serial line out")?;
-        let told = Arc::new(Mutex::new((Told::default(), Vec::new())));
-        let (kept, name) = (Arc::clone(&told), node.word());
-        let reader = std::thread::spawn(move || {
-            for line in BufReader::new(lines).split(b'\n').map_while(Result::ok) {
-                let line = String::from_utf8_lossy(&line).trim_end().to_owned();
-                println!("{name} | {line}");
-                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-                kept.0.read(&line);
-                kept.1.push(line);
-            }
-        });
-        Ok(Self { qemu, serial, reader: Some(reader), told, logs })
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
+        let (told, name) = (Arc::default(), node.word());
+        let (qemu, serial, reader) = start(&mut command, name, &told)?;
+        Ok(Self { command, name, qemu, serial, reader: Some(reader), told, var, logs })
+    }
+
+    /// Takes the machine's power away and gives it back: what it had not written to its disks is lost.
+    ///
+    /// # Errors
+    /// When it cannot be killed or started.
+    pub(crate) fn cut_power(&mut self) -> Result<()> {
+        self.qemu.kill()?;
+        self.qemu.wait()?;
+        if let Some(reader) = self.reader.take() {
+            // It ends with the line.
+            let _ = reader.join();
+        }
+        let (qemu, serial, reader) = start(&mut self.command, self.name, &self.told)?;
+        (self.qemu, self.serial, self.reader) = (qemu, serial, Some(reader));
+        Ok(())
+    }
+
+    /// Writes a line to the machine's script.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub(crate) fn ask(&mut self, word: &str) -> Result<()> {
+        self.serial.write_all(format!("{word}\n").as_bytes()).context("the machine's serial line")
+    }
+
+    /// All that it has said, over each of its lives.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
+    }
+
+    /// Its `/var`, once it has ended.
+    pub(crate) fn var(&self) -> PathBuf {
+        self.var.clone()
     }
 
     /// Fails when the machine has ended by itself.
     ///
     /// # Errors
     /// Then.
-    pub(super) fn check(&mut self) -> Result<()> {
+    pub(crate) fn check(&mut self) -> Result<()> {
         match self.qemu.try_wait()? {
             Some(status) => bail!("the machine ended with {status}\n{}", self.tail()),
             None => Ok(()),
@@ -178,7 +211,7 @@ impl Guest {
     }
 
     /// The end of what it said.
-    pub(super) fn tail(&self) -> String {
+    pub(crate) fn tail(&self) -> String {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let from = told.1.len().saturating_sub(30);
         told.1.iter().skip(from).cloned().collect::<Vec<_>>().join("\n")
@@ -188,8 +221,8 @@ impl Guest {
     ///
     /// # Errors
     /// When it does not go, or its disk cannot be read.
-    pub(super) fn end(mut self, out: &Path) -> Result<Told> {
-        self.serial.write_all(b"end\n").context("the machine's serial line")?;
+    pub(crate) fn end(mut self, out: &Path) -> Result<Told> {
+        self.ask("end")?;
         let gone = poll("the machine to go", END, || match self.qemu.try_wait() {
             Ok(Some(_)) => Ok(()),
             Ok(None) => Err("it still runs".to_owned()),
@@ -209,6 +242,28 @@ impl Guest {
         fs::write(out.join("console.log"), told.1.join("\n"))?;
         Ok(told.0.clone())
     }
+}
+
+/// A life of the machine: its process, its serial line, and who reads that.
+fn start(
+    command: &mut Command,
+    name: &'static str,
+    told: &Arc<Mutex<(Told, Vec<String>)>>,
+) -> Result<(Child, ChildStdin, JoinHandle<()>)> {
+    let mut qemu = command.spawn().with_context(|| gantry_needs::remedy("qemu-system-x86_64"))?;
+    let serial = qemu.stdin.take().context("the serial line in")?;
+    let lines = qemu.stdout.take().context("the serial line out")?;
+    let kept = Arc::clone(told);
+    let reader = std::thread::spawn(move || {
+        for line in BufReader::new(lines).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+            println!("{name} | {line}");
+            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.0.read(&line);
+            kept.1.push(line);
+        }
+    });
+    Ok((qemu, serial, reader))
 }
 
 impl Drop for Guest {
@@ -251,11 +306,13 @@ fn fill(node: OverloadNode, tree: &Path, cluster: &Path, registry: &Registry, cp
     }
     fs::write(home.join("kubelet.yaml"), serde_json::to_vec_pretty(&kubelet(node))?)?;
     fs::write(home.join("cni/net.d/10-overload.conflist"), serde_json::to_vec_pretty(&conflist())?)?;
-    let hosts = home.join("certs.d").join(load::HOST);
-    fs::create_dir_all(&hosts)?;
-    let port = registry.addr().port();
-    // The machine's way to this one's loopback.
-    fs::write(hosts.join("hosts.toml"), format!("server = \"http://10.0.2.2:{port}\"\n"))?;
+    let own = (load::HOST, registry.addr().port());
+    for (host, port) in images::MIRRORED.map(|host| (host, images::PORT)).into_iter().chain([own]) {
+        let hosts = home.join("certs.d").join(host);
+        fs::create_dir_all(&hosts)?;
+        // The machine's way to this one's loopback.
+        fs::write(hosts.join("hosts.toml"), format!("server = \"http://10.0.2.2:{port}\"\n"))?;
+    }
     for (from, to) in [
         ("pki/ca.crt", "ca.crt"),
         ("pki/kubelet.crt", "kubelet.crt"),
@@ -268,7 +325,7 @@ fn fill(node: OverloadNode, tree: &Path, cluster: &Path, registry: &Registry, cp
     Ok(())
 }
 
-fn script(node: OverloadNode) -> String {
+fn script(node: OverloadNode, task: &str) -> String {
     let (runtime, socket) = match node {
         OverloadNode::Gantry => (
             format!(
@@ -287,7 +344,7 @@ fn script(node: OverloadNode) -> String {
     );
     // A kubelet whose runtime is not there yet ends, which is no fault of either.
     let kubelet = format!("sh -c 'until [ -S {socket} ]; do sleep 1; done; exec {kubelet}'");
-    SCRIPT.replace("RUNTIME", &runtime).replace("KUBELET", &kubelet)
+    SCRIPT.replace("RUNTIME", &runtime).replace("KUBELET", &kubelet).replace("TASK", task)
 }
 
 fn kubelet(node: OverloadNode) -> serde_json::Value {

@@ -55,8 +55,13 @@ pub(crate) fn sparse(path: &Path, bytes: u64) -> Result<()> {
 
 /// Copies all that is on a disk into a folder.
 pub(crate) fn read(disk: &Path, to: &Path) -> Result<()> {
+    read_folder(disk, "/", to)
+}
+
+/// Copies a folder of a disk, which is named from its root, into a folder.
+pub(crate) fn read_folder(disk: &Path, from: &str, to: &Path) -> Result<()> {
     std::fs::create_dir_all(to).with_context(|| format!("make {}", to.display()))?;
-    let request = format!("rdump / {}", to.display());
+    let request = format!("rdump {from} {}", to.display());
     sh::run(tool("debugfs").args(["-R", &request]).arg(disk))
 }
 

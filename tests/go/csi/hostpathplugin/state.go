@@ -79,20 +79,37 @@ func (d *driver) volumesFolder() string { return filepath.Join(d.folder, "volume
 // data is the folder of a volume, or its file when it is a block device.
 func (d *driver) data(v *volume) string { return filepath.Join(d.volumesFolder(), v.ID) }
 
-// save replaces the state file. What is told to the caller afterwards survives the driver's death.
+// save replaces the state file. What is told to the caller afterwards survives the driver's death, and a power cut.
 func (d *driver) save() error {
 	bytes, err := json.MarshalIndent(d.volumes, "", " ")
 	if err != nil {
 		return status.Errorf(codes.Internal, "encode the state: %v", err)
 	}
 	next := d.stateFile() + ".next"
-	if err := os.WriteFile(next, bytes, 0o600); err != nil {
+	if err := writeSynced(next, bytes); err != nil {
 		return status.Errorf(codes.Internal, "write the state: %v", err)
 	}
 	if err := os.Rename(next, d.stateFile()); err != nil {
 		return status.Errorf(codes.Internal, "replace the state: %v", err)
 	}
+	folder, err := os.Open(d.folder)
+	if err != nil {
+		return status.Errorf(codes.Internal, "open the state's folder: %v", err)
+	}
+	defer folder.Close()
+	if err := folder.Sync(); err != nil {
+		return status.Errorf(codes.Internal, "sync the state's folder: %v", err)
+	}
 	return nil
+}
+
+func writeSynced(path string, bytes []byte) error {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(bytes)
+	return errors.Join(err, file.Sync(), file.Close())
 }
 
 func (d *driver) find(id string) (*volume, error) {
