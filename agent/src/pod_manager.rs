@@ -122,14 +122,27 @@ impl Sweeps {
     }
 }
 
-/// Keeps the agent's pods those of its sources, for ever. `statics` is told what the folder
-/// describes, and `beat` when the loop last came round.
-pub(crate) async fn run(
-    mut agent: PodWorkers,
-    mut sources: PodSources,
-    statics: watch::Sender<Statics>,
-    beat: watch::Sender<Instant>,
-) {
+/// Who is told of the loop.
+#[derive(Debug)]
+pub(crate) struct Listeners {
+    /// What the folder describes.
+    pub statics: watch::Sender<Statics>,
+    /// When the loop last came round.
+    pub beat: watch::Sender<Instant>,
+    /// That every source has been heard, and its pods taken up.
+    pub heard: watch::Sender<bool>,
+}
+
+impl Listeners {
+    /// Somebody listens for the static pods, and nobody for the rest.
+    #[cfg(test)]
+    pub(crate) fn of_test(statics: watch::Sender<Statics>) -> Self {
+        Self { statics, beat: watch::channel(Instant::now()).0, heard: watch::channel(false).0 }
+    }
+}
+
+/// Keeps the agent's pods those of its sources, for ever.
+pub(crate) async fn run(mut agent: PodWorkers, mut sources: PodSources, listeners: Listeners) {
     agent.recall().await;
     let (mut known, mut node_known) = (ApiPodUpdates::default(), false);
     // What an earlier agent left and nobody wants is ended once everybody has been heard; again when
@@ -139,14 +152,17 @@ pub(crate) async fn run(
     let mut heard_since: Option<Instant> = None;
     let mut sweeps = Sweeps::default();
     loop {
-        beat.send_replace(Instant::now());
+        listeners.beat.send_replace(Instant::now());
         node_known |= sources.node.borrow_and_update().is_some();
         mark(&mut sources.seen);
         mark(&mut sources.found);
         let (wanted, heard) = sources.pod_updates(&mut known, node_known);
         agent.take(wanted, heard);
+        if heard == SourcesReady::ALL {
+            listeners.heard.send_replace(true);
+        }
         let described = sources.static_pods();
-        statics.send_if_modified(|known| {
+        listeners.statics.send_if_modified(|known| {
             let new = *known != described;
             if new {
                 *known = described;

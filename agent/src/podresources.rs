@@ -36,11 +36,15 @@ const SOCKET: &str = "kubelet.sock";
 /// Requests a second, and how many of them at once, as upstream's.
 const QPS: u32 = 100;
 const BURST: u32 = 10;
+/// A kubelet that has just begun answers so much later at most: an API server may be away for long.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is told of.
 #[derive(Debug, Clone)]
 pub(crate) struct Sources {
     pub(crate) pods: watch::Receiver<Arc<[PodHandle]>>,
+    /// Whether every source of pods has been heard
+    pub(crate) heard: watch::Receiver<bool>,
     pub(crate) devices: DeviceManager,
     pub(crate) dra: DraManager,
     pub(crate) metrics: Arc<Metrics>,
@@ -107,6 +111,13 @@ impl Lister {
         let now = self.0.sources.clock.mono();
         let mut limit = self.0.limit.lock().unwrap_or_else(PoisonError::into_inner);
         if limit.allows(now) { Ok(()) } else { Err(Status::resource_exhausted("rejected by rate limit")) }
+    }
+
+    /// Waits until the pods are known: who finds a new kubelet healthy must not be told that no pod has anything.
+    async fn wait_heard(&self) {
+        let mut heard = self.0.sources.heard.clone();
+        // Of those known by then, who is late, or ends, tells as well.
+        let _ = tokio::time::timeout(PATIENCE, heard.wait_for(|heard| *heard)).await;
     }
 
     /// Pods that use what they were admitted for, or will.
@@ -179,6 +190,7 @@ impl PodResourcesLister for Lister {
         self.admit()?;
         self.0.sources.metrics.pod_resources_requests.inc(["v1"]);
         self.0.sources.metrics.pod_resources_requests_list.inc(["v1"]);
+        self.wait_heard().await;
         let pod_resources = self.active().iter().map(|pod| self.pod(pod)).collect();
         Ok(Response::new(wire::ListPodResourcesResponse { pod_resources }))
     }
@@ -201,6 +213,7 @@ impl PodResourcesLister for Lister {
         self.admit()?;
         self.0.sources.metrics.pod_resources_requests.inc(["v1"]);
         self.0.sources.metrics.pod_resources_requests_get.inc(["v1"]);
+        self.wait_heard().await;
         let wire::GetPodResourcesRequest { pod_name, pod_namespace } = request.into_inner();
         let pods = self.0.sources.pods.borrow().clone();
         let named =
@@ -226,6 +239,7 @@ impl old_server::PodResourcesLister for Lister {
     ) -> Result<Response<old::ListPodResourcesResponse>, Status> {
         self.admit()?;
         self.0.sources.metrics.pod_resources_requests.inc(["v1alpha1"]);
+        self.wait_heard().await;
         let device = |device: wire::ContainerDevices| old::ContainerDevices {
             resource_name: device.resource_name,
             device_ids: device.device_ids,

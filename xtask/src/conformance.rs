@@ -9,6 +9,7 @@ mod asked;
 mod call;
 mod in_vm;
 mod on_kind;
+mod own_disk;
 mod report;
 mod storage;
 mod suites;
@@ -67,6 +68,9 @@ pub(crate) struct Wanted {
     /// The VM's swap, in MiB; none at 0
     #[arg(long, requires = "vm", default_value_t = 2048)]
     swap: u64,
+    /// On this host: a disk of so many GiB for the node alone, a file behind a loop device
+    #[arg(long, requires = "serial", conflicts_with = "vm")]
+    disk: Option<u64>,
     /// How long the suite may take, in minutes: a spec that runs then is interrupted, and those after it are skipped
     #[arg(long, conflicts_with = "on_kind")]
     minutes: Option<u64>,
@@ -106,6 +110,7 @@ fn list(suite: Name) -> Result<()> {
         serial: false,
         vm: false,
         swap: 0,
+        disk: None,
         minutes: None,
         procs: None,
         on_kind: false,
@@ -185,6 +190,7 @@ fn once(
         procs,
         serial: wanted.serial,
         minutes: wanted.minutes,
+        disk: wanted.disk,
         in_vm: false,
         flags: suite.flags.clone(),
     };

@@ -422,6 +422,8 @@ fn machine_of(
         VmKind::Systemd | VmKind::Hybrid => {
             cpio.file("/init", 0o755, systemd::INIT.as_bytes())?;
             systemd::add(&mut cpio)?;
+            // Upstream's node suite reads it.
+            cpio.copy(&kernel.config, &format!("/usr/lib/kernel/config-{}", kernel.version), 0o644)?;
             if machine == VmKind::Hybrid { systemd::APPEND_HYBRID } else { systemd::APPEND }
         }
     };

@@ -205,7 +205,7 @@ impl EvictionFixture {
         tasks.spawn(evictor.run(drain));
         let posting = events::run(Some(self.server.client()), "n1", queue, pods);
         let sources = pod_manager::PodSources { seen: Some(seen), node, found: Some(self.found.subscribe()) };
-        tasks.spawn(pod_manager::run(agent, sources, statics, watch::channel(tokio::time::Instant::now()).0));
+        tasks.spawn(pod_manager::run(agent, sources, pod_manager::Listeners::of_test(statics)));
         tasks.spawn(async move {
             let _trigger = trigger;
             let _ended = tokio::join!(telling, posting);

@@ -159,11 +159,12 @@ impl Parts<'_> {
             let (node, seen, pods) = (node.clone(), shown.clone(), pods.clone());
             self.follow_api(Mirrors { client, node, seen, pods, statics });
         }
-        self.serve_pod_resources(pods.clone())?;
+        let heard = self.serve_pod_resources(pods.clone())?;
         self.delay_shutdown(&dangers, &pods, seen.as_ref(), &recorder);
         let sources = pod_manager::PodSources { seen, node, found: self.static_pods().await };
         let (beat, pulse) = watch::channel(tokio::time::Instant::now());
-        tokio::spawn(pod_manager::run(agent, sources, statics_in, beat));
+        let listeners = pod_manager::Listeners { statics: statics_in, beat, heard };
+        tokio::spawn(pod_manager::run(agent, sources, listeners));
         // Nobody sends: it is there for as long as somebody listens.
         tokio::spawn(async move { seen_in.closed().await });
         let images = self.housekeeping(&recorder)?;
@@ -239,12 +240,17 @@ impl Parts<'_> {
         told
     }
 
-    /// Tells monitoring agents which pod has what.
-    fn serve_pod_resources(&self, pods: watch::Receiver<Arc<[PodHandle]>>) -> Result<(), Error> {
+    /// Tells monitoring agents which pod has what, once whoever takes up pods says there that every source has been heard.
+    fn serve_pod_resources(
+        &self,
+        pods: watch::Receiver<Arc<[PodHandle]>>,
+    ) -> Result<watch::Sender<bool>, Error> {
+        let (heard_in, heard) = watch::channel(false);
         let root = PathBuf::from(&self.flags.root_dir);
         let Deps { devices, dra, metrics, clock, .. } = self.deps.clone();
-        podresources::serve(&root, podresources::Sources { pods, devices, dra, metrics, clock })
-            .map_err(|source| Error::PodResources { root, source })
+        podresources::serve(&root, podresources::Sources { pods, heard, devices, dra, metrics, clock })
+            .map_err(|source| Error::PodResources { root, source })?;
+        Ok(heard_in)
     }
 
     /// What only a kubelet with an API server does for its pods.

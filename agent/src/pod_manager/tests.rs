@@ -80,7 +80,7 @@ impl ManagerFixture {
         });
         let mut tasks = JoinSet::new();
         let sources = PodSources { seen: Some(seen), node, found: Some(self.found.subscribe()) };
-        tasks.spawn(run(agent, sources, statics, watch::channel(tokio::time::Instant::now()).0));
+        tasks.spawn(run(agent, sources, super::Listeners::of_test(statics)));
         tasks.spawn(async {
             // Ends with the agent's own.
             let _ = telling.await;

@@ -43,8 +43,10 @@ fn world() -> Sources {
         handle("ended", Pod { uid: other, ..pod() }, Phase::Succeeded),
     ];
     let pods = watch::channel(Arc::from(handles)).1;
+    let heard = watch::channel(true).1;
     Sources {
         pods,
+        heard,
         devices,
         dra: DraManager::default(),
         metrics: Arc::default(),
@@ -181,4 +183,36 @@ fn a_device_is_told_once_for_each_numa_node_it_is_near_to() {
     assert_eq!(told.len(), 3);
     assert_eq!((nodes(0), nodes(1), nodes(2)), (Some(0), Some(1), None));
     assert_eq!(told[2].device_ids, ["b"]);
+}
+
+fn lister(sources: Sources) -> Lister {
+    let limit = Mutex::new(Limit { tokens: f64::from(BURST), filled: sources.clock.mono() });
+    Lister(Arc::new(Shared { sources, limit }))
+}
+
+#[tokio::test]
+async fn a_kubelet_that_has_just_begun_answers_once_its_pods_are_known() {
+    let known = world();
+    let (pods_in, pods) = watch::channel(Arc::from([]));
+    let (heard_in, heard) = watch::channel(false);
+    let lister = lister(Sources { pods, heard, ..known.clone() });
+    let asked = tokio::spawn({
+        let lister = lister.clone();
+        async move { PodResourcesLister::list(&lister, Request::new(wire::ListPodResourcesRequest {})).await }
+    });
+    while known.metrics.pod_resources_requests_list.get(["v1"]).is_none() {
+        tokio::task::yield_now().await;
+    }
+    pods_in.send_replace(known.pods.borrow().clone());
+    heard_in.send_replace(true);
+    let all = asked.await.unwrap().unwrap().into_inner().pod_resources;
+    assert_eq!(told(all).first(), Some(&has()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_an_api_server_that_stays_away_it_tells_of_those_it_knows() {
+    let (_heard_in, heard) = watch::channel(false);
+    let lister = lister(Sources { heard, ..world() });
+    let answer = PodResourcesLister::list(&lister, Request::new(wire::ListPodResourcesRequest {})).await;
+    assert_eq!(told(answer.unwrap().into_inner().pod_resources).first(), Some(&has()));
 }

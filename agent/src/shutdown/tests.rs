@@ -110,7 +110,7 @@ impl ShutdownFixture {
         let posting = events::run(Some(self.server.client()), "n1", queue, pods);
         let found = watch::channel(StaticPods { read: true, ..StaticPods::default() }).1;
         let sources = pod_manager::PodSources { seen: Some(seen), node, found: Some(found) };
-        tasks.spawn(pod_manager::run(agent, sources, statics, watch::channel(Instant::now()).0));
+        tasks.spawn(pod_manager::run(agent, sources, pod_manager::Listeners::of_test(statics)));
         tasks.spawn(async move {
             let _trigger = trigger;
             let _ended = tokio::join!(telling, posting);

@@ -14,6 +14,7 @@ use gantry_tests::place::bin_dir;
 use serde_json::json;
 
 use super::Name;
+use super::own_disk::OwnDisk;
 use super::storage;
 use super::suites::Choice;
 use super::units::Units;
@@ -41,6 +42,9 @@ pub(crate) struct Called {
     /// How long the suite may take
     #[arg(long)]
     pub(super) minutes: Option<u64>,
+    /// The node's own disk, in GiB
+    #[arg(long)]
+    pub(super) disk: Option<u64>,
     /// In a machine of its own
     #[arg(long)]
     pub(super) in_vm: bool,
@@ -62,6 +66,8 @@ impl Called {
         words.extend(self.serial.then(|| "--serial".into()));
         let minutes = self.minutes.map(|minutes| ["--minutes".into(), minutes.to_string().into()]);
         words.extend(minutes.into_iter().flatten());
+        let disk = self.disk.map(|gib| ["--disk".into(), gib.to_string().into()]);
+        words.extend(disk.into_iter().flatten());
         words.extend(self.in_vm.then(|| "--in-vm".into()));
         words.push("--".into());
         words.extend(self.flags.iter().map(OsString::from));
@@ -73,13 +79,15 @@ impl Called {
 pub(crate) fn inside(called: &Called) -> Result<()> {
     // On a disk of its own name: sockets below it have 107 bytes at most.
     let folder = tempfile::Builder::new().prefix("gc-").tempdir()?;
+    let disk = called.disk.map(|gib| OwnDisk::mount(gib, folder.path())).transpose()?;
     let ran = match called.suite {
         Name::Node => node(called, folder.path()),
         Name::E2e | Name::CsiHostpath => e2e(called, folder.path()),
         Name::Conformance => bail!("conformance is for a kind cluster, which has no inner half"),
     };
     let kept = keep_logs(&folder.path().join("log"), &called.out);
-    ran.and(kept)
+    let ended = disk.map_or(Ok(()), OwnDisk::end);
+    ran.and(kept).and(ended)
 }
 
 fn node(called: &Called, folder: &Path) -> Result<()> {

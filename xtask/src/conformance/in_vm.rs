@@ -185,6 +185,7 @@ mod tests {
             procs: 1,
             serial: true,
             minutes: Some(30),
+            disk: None,
             in_vm: false,
             flags: vec!["--it's=HOME".into()],
         };

@@ -63,6 +63,7 @@ fn specs(bed: &Bed, wanted: &Wanted, suite: &Suite, folder: &Path) -> Result<()>
             procs,
             serial: false,
             minutes: None,
+            disk: None,
             in_vm: false,
             flags: suite.flags.clone(),
         };

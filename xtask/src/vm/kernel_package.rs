@@ -14,6 +14,9 @@ use crate::{debian_repository, sh};
 pub(super) struct Kernel {
     pub(super) image: PathBuf,
     pub(super) modules: PathBuf,
+    /// What it was built with
+    pub(super) config: PathBuf,
+    pub(super) version: String,
 }
 
 /// Which of Debian 12's kernels.
@@ -56,7 +59,9 @@ pub(super) fn fetch(release: Release) -> Result<Kernel> {
         .into_owned();
     Ok(Kernel {
         image: folder.join("boot").join(format!("vmlinuz-{version}")),
-        modules: folder.join("lib/modules").join(version),
+        modules: folder.join("lib/modules").join(&version),
+        config: folder.join("boot").join(format!("config-{version}")),
+        version,
     })
 }
 
