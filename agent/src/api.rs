@@ -126,6 +126,8 @@ pub enum PersistentSource {
     Csi(Box<CsiSource>),
     /// A kind that this node does not mount, by the API's name of its field.
     Other(String),
+    /// Nobody can mount it; why, in upstream's words.
+    Wrong(String),
 }
 
 /// What a volume of a CSI driver is made of.

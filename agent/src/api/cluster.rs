@@ -12,6 +12,7 @@
 
 mod convert;
 mod copies;
+mod migration;
 mod services;
 mod tokens;
 

@@ -221,18 +221,27 @@ impl Found {
         }
     }
 
-    /// Removes folders of which nothing is known, where they are empty. What is mounted there is nobody's to take back.
+    /// Tells of folders of which nothing is known and on which something is mounted: that is nobody's to take back.
+    pub(super) fn doubt_rests(&mut self, mounts: &dyn Mounts) {
+        let Self { rests, unread, .. } = self;
+        rests.retain(|place| {
+            let DevicePlace::Folder(staging) = place else { return true };
+            let why = match mounts.is_mounted(staging) {
+                Ok(false) => return true,
+                Ok(true) => format!("{} is mounted: there is no {DATA}", staging.display()),
+                Err(error) => format!("read the mount table: {error}"),
+            };
+            unread.push(why);
+            false
+        });
+    }
+
+    /// Removes the others, where they are empty.
     pub(super) fn remove_rests(&mut self, mounts: &dyn Mounts) {
+        self.doubt_rests(mounts);
         for place in std::mem::take(&mut self.rests) {
             let removed = match &place {
-                DevicePlace::Folder(staging) => match mounts.is_mounted(staging) {
-                    Ok(false) => remove(staging, mounts),
-                    Ok(true) => {
-                        self.unread.push(format!("{} is mounted: there is no {DATA}", staging.display()));
-                        Ok(())
-                    }
-                    Err(error) => Err(format!("read the mount table: {error}")),
-                },
+                DevicePlace::Folder(staging) => remove(staging, mounts),
                 DevicePlace::Block(block) => block.remove(),
             };
             if let Err(why) = removed {

@@ -21,6 +21,9 @@ use super::driver::NodeFacts;
 use super::drivers::Drivers;
 
 const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
+const MIGRATED: &str = "storage.alpha.kubernetes.io/migrated-plugins";
+/// Kinds of volumes that drivers have from the kubelet, by the names of upstream's old plugins.
+const MIGRATED_PLUGINS: &str = "kubernetes.io/aws-ebs,kubernetes.io/azure-disk,kubernetes.io/azure-file,kubernetes.io/cinder,kubernetes.io/gce-pd,kubernetes.io/portworx-volume,kubernetes.io/vsphere-volume";
 /// Waits between the tries of one update.
 const WAITS: [Duration; 3] =
     [Duration::from_millis(10), Duration::from_millis(50), Duration::from_millis(250)];
@@ -104,7 +107,8 @@ impl NodeInfo {
     }
 
     async fn have_csi_node(&self) -> Result<(), String> {
-        self.csi_node().await.map(drop)
+        let mut object = self.csi_node().await?;
+        if note_migrated(&mut object) { self.replace(&object).await } else { Ok(()) }
     }
 
     async fn withdraw(&self, drivers: &Drivers) -> Result<(), String> {
@@ -226,15 +230,16 @@ impl NodeInfo {
             owner_references: Some(vec![owner]),
             ..ObjectMeta::default()
         };
-        let new = CSINode { metadata, spec: CSINodeSpec { drivers: Vec::new() } };
+        let mut new = CSINode { metadata, spec: CSINodeSpec { drivers: Vec::new() } };
+        note_migrated(&mut new);
         self.csi_nodes().create(&PostParams::default(), &new).await.map_err(|error| told(&error))
     }
 
     async fn install_in_csi_node(&self, driver: &str, facts: &NodeFacts) -> Result<(), String> {
         let mut object = self.csi_node().await?;
-        let new = entry(driver, facts);
+        let (new, is_noted) = (entry(driver, facts), !note_migrated(&mut object));
         let drivers = &mut object.spec.drivers;
-        if drivers.iter().any(|known| same(known, &new)) {
+        if is_noted && drivers.iter().any(|known| same(known, &new)) {
             return Ok(());
         }
         drivers.retain(|known| known.name != driver);
@@ -255,6 +260,17 @@ impl NodeInfo {
         let replaced = self.csi_nodes().replace(&self.node, &PostParams::default(), object).await;
         replaced.map(drop).map_err(|error| told(&error))
     }
+}
+
+/// Notes which kinds go to drivers; whether that was anything new.
+fn note_migrated(object: &mut CSINode) -> bool {
+    let annotations = object.metadata.annotations.get_or_insert_default();
+    let kinds = |text: &str| text.split(',').map(str::to_owned).collect::<BTreeSet<_>>();
+    if annotations.get(MIGRATED).is_some_and(|old| kinds(old) == kinds(MIGRATED_PLUGINS)) {
+        return false;
+    }
+    annotations.insert(MIGRATED.to_owned(), MIGRATED_PLUGINS.to_owned());
+    true
 }
 
 /// As the API server said it.

@@ -61,8 +61,8 @@ struct OwnerParts {
     stages: Stages,
     in_use: watch::Sender<InUse>,
     seen: watch::Sender<NodeSeen>,
-    /// What could not be read at the start.
-    unread: Vec<String>,
+    /// What an earlier kubelet has left and nobody can read.
+    unread: Mutex<Vec<String>>,
 }
 
 /// A volume by its unique name.
@@ -116,7 +116,7 @@ impl CsiVolumes {
             stages: Stages::default(),
             in_use: watch::channel(InUse::default()).0,
             seen: watch::channel(NodeSeen::default()).0,
-            unread: found.unread,
+            unread: Mutex::new(found.unread),
         };
         let this = Self { shared: Arc::new(shared) };
         this.tell();
@@ -179,7 +179,8 @@ impl CsiVolumes {
 
     /// Tells which volumes are in use.
     fn tell(&self) {
-        let mut new = InUse { in_doubt: !self.shared.unread.is_empty(), ..InUse::default() };
+        let in_doubt = !self.shared.unread.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+        let mut new = InUse { in_doubt, ..InUse::default() };
         for (key, slot) in &*self.slots() {
             match slot.attachable {
                 Some(true) => drop(new.sure.insert(key.clone())),

@@ -190,6 +190,7 @@ fn backing_of(
             block,
             claim: None,
         }))),
+        PersistentSource::Wrong(why) => Err(why.clone()),
         PersistentSource::Other(kind) => Err(format!(
             "PV {name:?} is of kind {kind}, which this node does not mount: use a hostPath, local or csi volume"
         )),

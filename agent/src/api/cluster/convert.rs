@@ -8,6 +8,7 @@ use k8s_openapi::api::resource::v1 as resource;
 use k8s_openapi::api::storage::v1 as storage;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+use super::migration;
 use crate::api::node_selector;
 use crate::api::{
     Attachment, Claim, ClaimSize, ConfigMap, CsiDriver, CsiSource, PersistentSource, PersistentVolume,
@@ -90,10 +91,12 @@ pub(super) fn claim(object: v1::PersistentVolumeClaim) -> Claim {
     }
 }
 
-pub(super) fn volume(object: v1::PersistentVolume) -> PersistentVolume {
+pub(super) fn volume(mut object: v1::PersistentVolume) -> PersistentVolume {
+    let migrated = migration::translate(&mut object);
     let spec = object.spec.unwrap_or_default();
     let claim_uid = spec.claim_ref.as_ref().and_then(|claim| claim.uid.clone()).unwrap_or_default();
     let source = match (&spec.host_path, &spec.local) {
+        _ if migrated.is_err() => PersistentSource::Wrong(migrated.err().unwrap_or_default()),
         (None, None) if spec.csi.is_some() => PersistentSource::Csi(Box::new(csi_source(&spec))),
         (Some(host), _) => PersistentSource::HostPath {
             path: host.path.clone(),

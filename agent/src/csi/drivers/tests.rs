@@ -149,7 +149,10 @@ async fn a_driver_that_does_not_come_back_is_withdrawn_after_a_while() {
     assert_eq!(bed.told(), json!(entries), "it may yet come");
     begun.await.unwrap();
     assert_eq!((bed.told(), bed.ids()), (json!([entries[1]]), json!(r#"{"here":"i"}"#)));
-    assert_eq!(bed.server.get(CSI_NODE).unwrap()["metadata"]["annotations"], json!({ "m": "x" }));
+    // As upstream, which writes them sorted.
+    let migrated = "kubernetes.io/aws-ebs,kubernetes.io/azure-disk,kubernetes.io/azure-file,kubernetes.io/cinder,kubernetes.io/gce-pd,kubernetes.io/portworx-volume,kubernetes.io/vsphere-volume";
+    let annotations = json!({ "m": "x", "storage.alpha.kubernetes.io/migrated-plugins": migrated });
+    assert_eq!(bed.server.get(CSI_NODE).unwrap()["metadata"]["annotations"], annotations);
 }
 
 /// A node that was deleted and made again has another UID.

@@ -435,6 +435,44 @@ async fn trap_101791_a_pod_that_went_while_no_kubelet_ran_gives_its_volume_back(
     bed.empty().await;
 }
 
+/// KEP-6058: the file is lost or torn, as after a power cut, and the mount is not. The API server knows whose it is.
+#[tokio::test]
+async fn trap_6058_a_pod_whose_file_is_lost_has_its_volume_and_gives_it_back() {
+    for torn in [None, Some("")] {
+        let mut bed = Bed::new();
+        bed.mount(&pod("a"), &wanted()).await.unwrap();
+        match torn {
+            None => std::fs::remove_file(bed.data(&pod("a"))).unwrap(),
+            Some(text) => std::fs::write(bed.data(&pod("a")), text).unwrap(),
+        }
+        bed.restart();
+        bed.volumes.begin();
+        let told = bed.volumes.in_use().borrow().clone();
+        assert!(told.in_doubt && told.perhaps.contains(KEY), "{told:?}");
+        bed.mount(&pod("a"), &wanted()).await.unwrap();
+        assert_eq!(bed.driver.mounted().len(), 2, "mounted once");
+        bed.volumes.unmount_all(&pod("a").uid).await.unwrap();
+        bed.driver.until(|_| bed.volumes.slots().is_empty()).await;
+        assert_eq!(bed.driver.mounted(), Vec::<PathBuf>::new());
+        assert!(!bed.data(&pod("a")).exists());
+        bed.volumes.in_use().wait_for(|told| !told.in_doubt).await.unwrap();
+    }
+}
+
+/// A pod that comes while the device is being taken back gets it staged anew, and not before that is over.
+#[tokio::test]
+async fn trap_102486_nothing_is_staged_while_it_is_being_unstaged() {
+    let bed = Bed::patient(Duration::from_secs(2));
+    bed.mount(&pod("a"), &wanted()).await.unwrap();
+    bed.driver.fails("unstage", Trouble::Hangs);
+    bed.volumes.unmount_all(&pod("a").uid).await.unwrap();
+    bed.driver.until(|calls| calls.last().is_some_and(|call| call == "unstage h1")).await;
+    bed.patiently(&pod("b"), &wanted()).await;
+    assert!(!bed.driver.overlapped());
+    let calls = bed.driver.calls();
+    assert_eq!(calls[3..], ["unstage h1", "stage h1", "publish h1 b"], "{calls:?}");
+}
+
 #[tokio::test]
 async fn what_cannot_be_read_is_in_doubt() {
     let mut bed = Bed::new();

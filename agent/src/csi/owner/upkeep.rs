@@ -3,6 +3,7 @@
 //! has it done. Started by [`super::CsiVolumes::begin`].
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -26,6 +27,7 @@ const LOOK: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 10_000
 /// Until the process ends. Pods come one after the other, so that a driver is not asked for all of them at once.
 pub(super) async fn run(volumes: CsiVolumes) {
     loop {
+        volumes.read_again().await;
         let mut pods = volumes.republished().await;
         pods.extend(volumes.growing().await);
         let pause = EVERY / u32::try_from(pods.len()).unwrap_or(u32::MAX).saturating_add(1);
@@ -62,6 +64,29 @@ impl CsiVolumes {
         }
         let driver = self.shared.drivers.get(&driver)?;
         driver.usage(&handle, &target).await.map_err(|error| error.why().to_owned())
+    }
+
+    /// Reads once more what could not be read: its pod may have its volume anew, or have gone.
+    pub(super) async fn read_again(&self) {
+        let unread = || self.shared.unread.lock().unwrap_or_else(PoisonError::into_inner);
+        if unread().is_empty() {
+            return;
+        }
+        let (places, mounts) = (self.shared.places.clone(), self.shared.mounts.clone());
+        let read = tokio::task::spawn_blocking(move || {
+            let mut found = places.find();
+            // What is being staged is not to be removed.
+            found.doubt_rests(mounts.as_ref());
+            drop(Slot::all(&mut found));
+            found.unread
+        });
+        match read.await {
+            Ok(found) => {
+                *unread() = found;
+                self.tell();
+            }
+            Err(error) => tracing::error!(%error, "the look at volumes of an earlier kubelet died"),
+        }
     }
 
     /// Pods with volumes that are to be published again.
