@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use gantry_grpc::kept::keep;
+use gantry_grpc::kept::{Kept, keep};
 use gantry_metrics::Metrics;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -158,33 +158,45 @@ impl Drivers {
             return Err(twice());
         }
         let (drivers, driver, at) = (self.clone(), name.to_owned(), endpoint.to_owned());
-        let task = tokio::spawn(async move {
-            let (mut next, mut wait) = (first, FIRST_WAIT);
-            loop {
-                if let Ok(mut kept) = next {
+        let task = tokio::spawn(async move { drivers.connect(&driver, &at, (first, told), follow).await });
+        let plugin = Plugin { endpoint: endpoint.to_owned(), service, connection, task: task.abort_handle() };
+        list.plugins.entry(name.to_owned()).or_default().push(plugin);
+        self.settle(&mut list, name);
+        tracing::info!(driver = name, endpoint = %endpoint.display(), ?service, "a DRA driver has registered");
+        Ok(())
+    }
+
+    /// Keeps the connection to one plugin, which begins with `first`. Never ends.
+    async fn connect<F: Future<Output = ()>>(
+        &self,
+        driver: &str,
+        endpoint: &Path,
+        (first, told): (Result<Kept, String>, watch::Sender<Connection>),
+        follow: impl Fn(Channel) -> F,
+    ) {
+        let (mut next, mut wait) = (first, FIRST_WAIT);
+        loop {
+            match next {
+                Ok(mut kept) => {
                     wait = FIRST_WAIT;
-                    drivers.tell(&driver, &told, Ok(kept.channel.clone()));
+                    self.tell(driver, &told, Ok(kept.channel.clone()));
                     let channel = kept.channel.clone();
                     // Both arms are given up with the connection.
                     tokio::select! {
                         () = kept.wait_ended() => {}
                         () = follow(channel) => kept.wait_ended().await,
                     }
-                    tracing::info!(driver, endpoint = %at.display(), "a DRA driver has closed its connection");
-                    next = keep(&at, DIAL).await;
-                } else if let Err(why) = next {
-                    drivers.tell(&driver, &told, Err(why));
+                    let endpoint = endpoint.display();
+                    tracing::info!(driver, %endpoint, "a DRA driver has closed its connection");
+                }
+                Err(why) => {
+                    self.tell(driver, &told, Err(why));
                     tokio::time::sleep(wait).await;
                     wait = (wait * 2).min(LONGEST_WAIT);
-                    next = keep(&at, DIAL).await;
                 }
             }
-        });
-        let plugin = Plugin { endpoint: endpoint.to_owned(), service, connection, task: task.abort_handle() };
-        list.plugins.entry(name.to_owned()).or_default().push(plugin);
-        self.settle(&mut list, name);
-        tracing::info!(driver = name, endpoint = %endpoint.display(), ?service, "a DRA driver has registered");
-        Ok(())
+            next = keep(endpoint, DIAL).await;
+        }
     }
 
     /// It has gone. Another plugin of the same driver stays.

@@ -28,7 +28,7 @@ use super::worker_state::{Output, WaitReason};
 use crate::api::Api;
 use crate::cgroups::Cgroups;
 use crate::checkpoint::Checkpoints;
-use crate::devices::DeviceManager;
+use crate::devices::{DeviceHealth, DeviceManager};
 use crate::dra::DraManager;
 use crate::events::sink::Recorder;
 use crate::events::{Kind, Note};
@@ -88,6 +88,17 @@ pub struct Deps {
     pub probe_metrics: Arc<ProbeMetrics>,
     /// What the runtime tells that no call of [`Runtime`] asks for.
     pub runtime_ext: RuntimeExtensions,
+}
+
+impl Deps {
+    /// How the devices are that the pod's containers have, of plugins and of DRA drivers.
+    pub(in crate::pod) fn device_health(&self, pod: &Pod) -> DeviceHealth {
+        let mut all = self.devices.health(&pod.uid);
+        for (container, resources) in self.dra.health(pod) {
+            all.entry(container).or_default().extend(resources);
+        }
+        all
+    }
 }
 
 /// How an effect tells what it is about, while it still runs.

@@ -26,7 +26,6 @@ use super::run::{Deps, Finished, NoteSender, add_runtime_spans, open_stage, perf
 use super::status::{ConditionKind, PodStatus};
 use super::worker_state::{WaitReason, WorkerState};
 use super::{Life, Orders};
-use crate::devices::DeviceHealth;
 use crate::events::{Kind, Note};
 use crate::node::HostIps;
 use crate::pod::update::PodUpdate;
@@ -354,7 +353,7 @@ impl Worker {
             now,
             node: &self.deps.node,
         });
-        status.devices = Arc::new(self.look_at_devices());
+        status.devices = Arc::new(self.deps.device_health(&self.pod));
         status.held = observed.containers.len();
         if matches!(life, Life::Stopped | Life::Gone) {
             self.deps.api.forget(&self.pod.uid);
@@ -375,15 +374,6 @@ impl Worker {
         }
         let rest = self.keep_observation(observed, life, now);
         Some(wake.map_or(rest, |wake| wake.saturating_sub(now).min(rest)))
-    }
-
-    /// How the devices are that its containers have, of plugins and of DRA drivers.
-    fn look_at_devices(&self) -> DeviceHealth {
-        let mut all = self.deps.devices.health(&self.pod.uid);
-        for (container, resources) in self.deps.dra.health(&self.pod) {
-            all.entry(container).or_default().extend(resources);
-        }
-        all
     }
 
     /// What came of a resize; whether the pod is held to other resources than it was allocated.

@@ -96,23 +96,13 @@ impl WorkerState {
                 _,
             ) => self.pod_trouble = None,
             (
-                Action::SetUpCgroup { .. }
-                | Action::AllocateDevices { .. }
-                | Action::PrepareClaims
-                | Action::SetUpVolumes
-                | Action::RefreshVolumes
-                | Action::UnprepareClaims
-                | Action::TearDownVolumes
-                | Action::TearDownCgroup,
-                output,
-            ) => self.record_resources(action, output),
-            (
                 Action::Resize { .. }
                 | Action::EnsureImage { .. }
                 | Action::Probe { .. }
                 | Action::ReadLastWords { .. },
                 _,
             ) => {}
+            (_, output) => self.record_resources(action, output),
         }
     }
 
