@@ -23,7 +23,7 @@ use gantry_tests::place;
 use gantry_tests::poll::poll_every;
 use gantry_tests::registry::{Registry, free_port};
 
-use self::store::{PODS, Store};
+use self::store::{PODS, RecordSet};
 use crate::cell::Cell;
 use crate::overload::OverloadNode;
 use crate::overload::guest::{Guest, GuestTask};
@@ -107,7 +107,7 @@ fn run(asked: &PowerCutInsideArgs, folder: &Path, cluster: &Cluster) -> Result<(
     let task = GuestTask { script: SCRIPT, minutes: 60 };
     let guest = Guest::boot(OverloadNode::Gantry, task, folder, &registry, &asked.out)?;
     let mut node = PoweredNode { kubectl: cluster.kubectl().clone(), guest };
-    let store = Store::new(cluster.server());
+    let store = RecordSet::new(cluster.server());
     let tried = cut_under(&mut node, &store).with_context(|| node.guest.tail());
     let (lines, var) = (node.guest.lines(), node.guest.var());
     let ended = node.guest.end(&asked.out);
@@ -118,7 +118,7 @@ fn run(asked: &PowerCutInsideArgs, folder: &Path, cluster: &Cluster) -> Result<(
     Ok(())
 }
 
-fn cut_under(node: &mut PoweredNode, store: &Store) -> Result<()> {
+fn cut_under(node: &mut PoweredNode, store: &RecordSet) -> Result<()> {
     node.await_boot("")?;
     store.install(&node.kubectl, PATIENCE)?;
     node.grow()?;

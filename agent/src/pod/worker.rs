@@ -121,13 +121,12 @@ impl Worker {
     ) -> (Self, PodHandle) {
         let PodUpdate { pod, last, ending: _, refused } = pod.into();
         let (now, wall) = (deps.clock.mono(), deps.clock.wall_nanos());
-        let (orders_in, orders) = watch::channel(Orders::default());
-        let (pods_in, pods) = watch::channel(pod.clone());
+        let ((orders_in, orders), (pods_in, pods)) =
+            (watch::channel(Orders::default()), watch::channel(pod.clone()));
         let (pokes_in, pokes) = watch::channel(0);
         let (observed, mut history) = (Observed::default(), new_history(&deps, now));
         // Told once: what the API has as ended was told by an agent before.
-        let rejection = refused.clone().filter(|_| last.end.is_none());
-        let taken_up = last.started_at;
+        let (rejection, taken_up) = (refused.clone().filter(|_| last.end.is_none()), last.started_at);
         history.inherit(last, refused, now, wall);
         let first = phase::status(StatusInputs {
             pod: &pod,

@@ -2,6 +2,13 @@
 //! load of the machine changes the figure. Owns the second run of the test, under valgrind; never the work. Called by
 //! unit tests.
 
+#![allow(
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "for tests alone: they run programs"
+)]
+
 use std::path::Path;
 use std::process::Command;
 

@@ -38,11 +38,11 @@ fn acknowledged(lines: &[String], pod: &str) -> String {
 }
 
 #[derive(Debug)]
-pub(super) struct Store {
+pub(super) struct RecordSet {
     driver: CsiInstall,
 }
 
-impl Store {
+impl RecordSet {
     /// `server` is the API server's address, which the machine reaches.
     pub(super) fn new(server: String) -> Self {
         let driver = CsiInstall {
