@@ -116,7 +116,8 @@ async fn trap_140527_a_pod_does_not_get_a_claim_that_is_being_unprepared() {
         prepare.await
     };
     let (unprepared, prepared) = tokio::join!(unprepare, race);
-    (unprepared.unwrap(), prepared.unwrap());
+    unprepared.unwrap();
+    prepared.unwrap();
     world.serving.driver.asked(&["prepare one", "unprepare one", "prepare one"]).await;
     assert_eq!(world.cdi(&second).unwrap(), ["vendor.example/gpu=one"]);
 }
