@@ -15,16 +15,19 @@ pub fn trim() -> bool {
     false
 }
 
-#[cfg(all(test, target_env = "gnu"))]
+#[cfg(test)]
 mod tests {
+    #[cfg(target_env = "gnu")]
     use super::*;
 
+    #[cfg(target_env = "gnu")]
     fn resident_kib() -> usize {
         let text = std::fs::read_to_string("/proc/self/status").unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
+    #[cfg(target_env = "gnu")]
     #[test]
     fn holes_between_what_is_used_are_given_back() {
         // Below the size from which each allocation has a mapping of its own; each second one stays.
