@@ -17,8 +17,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use gantry_tests::cluster::kubectl::Kubectl;
 use gantry_tests::cluster::network::Outside;
-use gantry_tests::cluster::{Cluster, ClusterOptions, Join, NODE, images, isolation, programs, runtime};
-use gantry_tests::peers::Programs;
+use gantry_tests::cluster::{Cluster, ClusterOptions, Join, NODE, isolation, runtime};
 use gantry_tests::place;
 use gantry_tests::poll::poll_every;
 use gantry_tests::registry::{Registry, free_port};
@@ -67,9 +66,7 @@ pub(crate) fn outside(asked: &PowerCutArgs) -> Result<()> {
         Some(programs) => std::path::absolute(programs)?,
         None => build::build(true)?,
     };
-    Programs::build()?;
-    programs::build(&[programs::Set::ControlPlane, programs::Set::Node])?;
-    images::build(&[images::Set::Cluster])?;
+    crate::cluster::prepare_beside(&built, false)?;
     let out = asked.out.clone().unwrap_or_else(|| sh::target_dir().join("power-cut"));
     let out = std::path::absolute(&out)?;
     if out.exists() {
