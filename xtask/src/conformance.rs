@@ -65,6 +65,9 @@ pub(crate) struct Wanted {
     /// In a VM with systemd, cgroup v2, a disk and swap of its own, instead of on this host
     #[arg(long, requires = "serial")]
     vm: bool,
+    /// The VM's memory, in MiB. Specs of swap fill it within five minutes, 0.4 % at a time: less of it is sooner full
+    #[arg(long, requires = "vm", default_value_t = 4096)]
+    memory: u32,
     /// The VM's swap, in MiB; none at 0
     #[arg(long, requires = "vm", default_value_t = 2048)]
     swap: u64,
@@ -109,6 +112,7 @@ fn list(suite: Name) -> Result<()> {
         kubelet: KubeletName::Gantry,
         serial: false,
         vm: false,
+        memory: 0,
         swap: 0,
         disk: None,
         minutes: None,
@@ -196,7 +200,8 @@ fn once(
     };
     choice.write(folder)?;
     if wanted.vm {
-        return SuiteRun::read(folder, in_vm::run(&called, choice, own, wanted.swap));
+        let sizes = in_vm::VmMemory { memory: wanted.memory, swap: wanted.swap };
+        return SuiteRun::read(folder, in_vm::run(&called, choice, own, sizes));
     }
     let cell = Cell::new()?;
     let [unshare, init @ ..] = isolation::INIT;

@@ -26,10 +26,16 @@ use crate::{build, sh, summary};
 /// Of `/var`: eviction specs fill 10 GiB and 200,000 inodes of it.
 const VAR_BYTES: u64 = 20 << 30;
 const RESULT_BYTES: u64 = 4 << 30;
-/// Eviction and swap specs fill what is left of it.
-const MEMORY_MIB: u32 = 4096;
 /// Beside what the suite itself may take: boot, end, and what the emulator costs there.
 const MORE: u64 = 20;
+
+/// Of the machine, in MiB.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct VmMemory {
+    /// Eviction and swap specs fill what is left of it.
+    pub(super) memory: u32,
+    pub(super) swap: u64,
+}
 
 /// Where programs and images are.
 const HOME: &str = "/var/suite";
@@ -65,7 +71,7 @@ exit $ended
 /// # Errors
 /// When a program is missing, the machine does not come up or does not end, or something around the specs failed. What it
 /// left is in the folder then, too.
-pub(super) fn run(called: &Called, choice: &Choice, own: &Path, swap_mib: u64) -> Result<()> {
+pub(super) fn run(called: &Called, choice: &Choice, own: &Path, sizes: VmMemory) -> Result<()> {
     let scratch = tempfile::Builder::new().prefix("gantry-vm-").tempdir()?;
     let at = |name: &str| scratch.path().join(name);
     let mut cpio = Cpio::default();
@@ -81,13 +87,13 @@ pub(super) fn run(called: &Called, choice: &Choice, own: &Path, swap_mib: u64) -
     fs::remove_dir_all(at("var")).context("remove what is on the disk now")?;
     let mut devices: Vec<String> = disk::words("var", &var).into_iter().collect();
     devices.extend(disk::words("results", &results));
-    if swap_mib > 0 {
-        disk::sparse(&at("swap.img"), swap_mib << 20)?;
+    if sizes.swap > 0 {
+        disk::sparse(&at("swap.img"), sizes.swap << 20)?;
         devices.extend(disk::words("swap", &at("swap.img")));
     }
     let minutes = called.minutes.unwrap_or(LONGEST) + MORE;
     let hardware =
-        Hardware { processors: 2, memory_mib: MEMORY_MIB, deadline_seconds: minutes * 60, devices };
+        Hardware { processors: 2, memory_mib: sizes.memory, deadline_seconds: minutes * 60, devices };
     let mut qemu = vm::node(cpio, &script(called), VmKind::Systemd, &hardware, scratch.path())?;
     let mut code = None;
     let ran = summary::watch(&mut qemu, &mut |line| code = vm::ended(line).or(code));
