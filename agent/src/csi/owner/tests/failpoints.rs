@@ -123,8 +123,8 @@ struct Machine {
     mode: VolumeMode,
 }
 
-/// A kubelet, which ends when it is dropped: nothing that it has under way goes on.
-struct Kubelet {
+/// One life of a kubelet, which ends when it is dropped: nothing that it has under way goes on.
+struct KubeletLife {
     volumes: CsiVolumes,
     runtime: Runtime,
 }
@@ -148,7 +148,7 @@ impl Machine {
     }
 
     /// A kubelet begins on what is there.
-    fn kubelet(&self) -> Kubelet {
+    fn kubelet(&self) -> KubeletLife {
         let folder = self.places.path().to_owned();
         let runtime = Builder::new_multi_thread()
             .worker_threads(2)
@@ -161,7 +161,7 @@ impl Machine {
         let told = volumes.in_use().borrow().clone();
         assert!(!has || told.perhaps.contains(KEY), "#121937: what is mounted is in use: {told:?}");
         assert!(!told.in_doubt, "all that was left can be read");
-        let kubelet = Kubelet { volumes, runtime };
+        let kubelet = KubeletLife { volumes, runtime };
         let begun = kubelet.volumes.clone();
         kubelet.run(async move { begun.begin() });
         kubelet
@@ -193,7 +193,7 @@ impl Machine {
     }
 
     /// Mounted once for all pods and once for this one.
-    fn assert_mounted_once(&self, kubelet: &Kubelet, uid: &str) {
+    fn assert_mounted_once(&self, kubelet: &KubeletLife, uid: &str) {
         let (places, uid) = (&kubelet.volumes.shared.places, PodUid::parse(uid).unwrap());
         let mut want = match self.mode {
             VolumeMode::Filesystem => vec![places.device(DRIVER, "h1"), places.target(&uid, "pv")],
@@ -208,7 +208,7 @@ impl Machine {
     }
 
     /// Nothing of it anywhere, on the disk neither.
-    fn assert_gone(&self, kubelet: &Kubelet) {
+    fn assert_gone(&self, kubelet: &KubeletLife) {
         self.until("the end of the volume", || kubelet.volumes.slots().is_empty());
         assert_eq!(*kubelet.volumes.in_use().borrow(), InUse::default());
         assert_eq!((self.driver.mounted(), self.driver.blocks().locked()), (Vec::new(), Vec::new()));
@@ -237,7 +237,7 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-impl Kubelet {
+impl KubeletLife {
     /// What comes of it; none when it died at a place.
     fn run<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Option<T> {
         let (send, receive) = std::sync::mpsc::channel();
