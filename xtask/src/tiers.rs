@@ -164,11 +164,7 @@ impl Tier {
                 kernel::on_host(&kernel::CLUSTER, &crate::cluster::prepare(false)?, filter.or(Some("smoke")))
             }
             Tier::Cluster => kernel::on_host(&kernel::CLUSTER, &crate::cluster::prepare(false)?, filter),
-            Tier::Disruption => {
-                let programs = build::with_failpoints()?;
-                crate::cluster::prepare_beside(&programs, false)?;
-                kernel::on_host(&kernel::DISRUPTION, &programs, filter)
-            }
+            Tier::Disruption => kernel::on_host(&kernel::DISRUPTION, &disruption_programs()?, filter),
             Tier::Join => {
                 let programs = crate::cluster::prepare(false)?;
                 gantry_tests::cluster::programs::build(&[gantry_tests::cluster::programs::Set::Kubeadm])?;
@@ -269,6 +265,16 @@ fn failpoints_in_vms(filter: Option<&str>) -> Result<Counts> {
     let mut counts = vm::failpoints(&programs, filter, VmKind::Small)?;
     counts += vm::failpoints(&programs, filter, VmKind::Systemd)?;
     Ok(counts)
+}
+
+/// A cluster's programs, and Gantry's with failpoints; Gantry's own may have been built before.
+fn disruption_programs() -> Result<std::path::PathBuf> {
+    let programs = match std::env::var_os(gantry_tests::place::BIN_DIR) {
+        Some(_) => gantry_tests::place::bin_dir()?,
+        None => build::with_failpoints()?,
+    };
+    crate::cluster::prepare_beside(&programs, false)?;
+    Ok(programs)
 }
 
 /// As `with_go`, and with failpoints beside it.

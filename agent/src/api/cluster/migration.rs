@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     fn translated(metadata: Value, spec: Value) -> Result<Value, String> {
-        let object = json!({ "metadata": metadata, "spec": spec });
+        let object = Value::from_iter([("metadata", metadata), ("spec", spec)]);
         let mut object: api::PersistentVolume = serde_json::from_value(object).unwrap();
         translate(&mut object)?;
         Ok(serde_json::to_value(object.spec.unwrap()).unwrap())
