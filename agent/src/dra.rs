@@ -36,7 +36,7 @@ use crate::api::files::Files;
 use crate::devices::DeviceHealth;
 pub(crate) use checkpoint::PreparedDevice;
 use checkpoint::{CheckpointError, decode, encode};
-use claims::{ClaimKey, Claims};
+use claims::{ClaimBook, ClaimKey};
 use drivers::Drivers;
 use health::HealthBook;
 use slices::Slices;
@@ -71,17 +71,17 @@ pub(crate) type ContainerClaims = Vec<(String, String, Vec<(String, PreparedDevi
 
 /// The manager. Clones are the same one.
 #[derive(Debug, Clone)]
-pub struct DraManager(Arc<Inner>);
+pub struct DraManager(Arc<DraState>);
 
 #[derive(Debug)]
-struct Inner {
+struct DraState {
     /// None where no driver is served.
     root: Option<PathBuf>,
     api: Arc<dyn Api>,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
     drivers: Drivers,
-    shared: Mutex<Shared>,
+    shared: Mutex<DraBooks>,
     /// Held while a file is written, also when nobody waits for that any more: the newest is written last.
     writing: Arc<tokio::sync::Mutex<()>>,
     /// Rises when a device that a claim has is well no longer, or again.
@@ -89,8 +89,8 @@ struct Inner {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    claims: Claims,
+struct DraBooks {
+    claims: ClaimBook,
     book: HealthBook,
     /// Of an earlier kubelet. Nobody has told of them yet.
     restored: BTreeSet<PodUid>,
@@ -98,8 +98,8 @@ struct Shared {
     turns: BTreeMap<ClaimKey, Arc<tokio::sync::Mutex<()>>>,
 }
 
-impl Inner {
-    fn lock(&self) -> MutexGuard<'_, Shared> {
+impl DraState {
+    fn lock(&self) -> MutexGuard<'_, DraBooks> {
         // Each change is one call of the bookkeeping: none is half done.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -110,7 +110,7 @@ impl Default for DraManager {
     fn default() -> Self {
         let (api, metrics): (_, Arc<Metrics>) = (Arc::new(Files::default()), Arc::default());
         let drivers = Drivers::new(metrics.clone());
-        Self::with((None, api), Shared::default(), Arc::new(SystemClock::new()), metrics, drivers)
+        Self::with((None, api), DraBooks::default(), Arc::new(SystemClock::new()), metrics, drivers)
     }
 }
 
@@ -139,20 +139,21 @@ impl DraManager {
         let claims = restore(&root.join(CHECKPOINT))?;
         let book = restore_health(&root.join(HEALTH));
         let restored = claims.pods();
-        let shared = Shared { claims, book, restored, ..Shared::default() };
+        let shared = DraBooks { claims, book, restored, ..DraBooks::default() };
         Ok(Self::with((Some(root.to_owned()), api), shared, clock, metrics, drivers))
     }
 
     fn with(
         (root, api): (Option<PathBuf>, Arc<dyn Api>),
-        shared: Shared,
+        shared: DraBooks,
         clock: Arc<dyn Clock>,
         metrics: Arc<Metrics>,
         drivers: Drivers,
     ) -> Self {
         let (writing, health) = (Arc::default(), channel::channel(0).0);
         let shared = Mutex::new(shared);
-        let manager = Self(Arc::new(Inner { root, api, clock, metrics, drivers, shared, writing, health }));
+        let manager =
+            Self(Arc::new(DraState { root, api, clock, metrics, drivers, shared, writing, health }));
         manager.count_claims(&manager.0.lock());
         manager
     }
@@ -286,7 +287,7 @@ impl DraManager {
         held
     }
 
-    fn count_claims(&self, shared: &Shared) {
+    fn count_claims(&self, shared: &DraBooks) {
         let (by_driver, all) = shared.claims.in_use();
         #[expect(clippy::cast_precision_loss, reason = "a number of claims")]
         let count = |(driver, number): (String, usize)| ([driver], number as f64);
@@ -297,7 +298,7 @@ impl DraManager {
     /// Writes down what is known of claims.
     async fn save(&self) -> Result<(), String> {
         let content =
-            |shared: &Shared| encode(Some(shared.claims.checkpoint())).map_err(|error| chain(&error));
+            |shared: &DraBooks| encode(Some(shared.claims.checkpoint())).map_err(|error| chain(&error));
         let written = self.write(CHECKPOINT, content).await;
         written.map_err(|why| format!("could not save checkpoint {CHECKPOINT}: {why}"))
     }
@@ -305,7 +306,7 @@ impl DraManager {
     async fn write(
         &self,
         name: &'static str,
-        content: impl FnOnce(&Shared) -> Result<Vec<u8>, String> + Send + 'static,
+        content: impl FnOnce(&DraBooks) -> Result<Vec<u8>, String> + Send + 'static,
     ) -> Result<(), String> {
         let Some(root) = self.0.root.clone() else { return Ok(()) };
         let writing = self.0.writing.clone().lock_owned().await;
@@ -340,14 +341,14 @@ fn is_for(device: &PreparedDevice, request: &str) -> bool {
 }
 
 /// What is in the checkpoint, which is made when there is none.
-fn restore(path: &Path) -> Result<Claims, OpenError> {
+fn restore(path: &Path) -> Result<ClaimBook, OpenError> {
     let form = |source: CheckpointError| OpenError::Form { path: path.to_owned(), source };
     let file = |source: io::Error| OpenError::File { path: path.to_owned(), source };
     match std::fs::read(path) {
-        Ok(content) => Ok(Claims::restore(decode(&content).map_err(form)?)),
+        Ok(content) => Ok(ClaimBook::restore(decode(&content).map_err(form)?)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             files::replace(path, &encode(None).map_err(form)?, 0o600).map_err(file)?;
-            Ok(Claims::default())
+            Ok(ClaimBook::default())
         }
         Err(error) => Err(file(error)),
     }

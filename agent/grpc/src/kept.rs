@@ -33,12 +33,12 @@ impl Kept {
 }
 
 /// The socket, and who hears of its end.
-struct Socket {
+struct KeptSocket {
     stream: UnixStream,
     _end: oneshot::Sender<()>,
 }
 
-impl AsyncRead for Socket {
+impl AsyncRead for KeptSocket {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -48,7 +48,7 @@ impl AsyncRead for Socket {
     }
 }
 
-impl AsyncWrite for Socket {
+impl AsyncWrite for KeptSocket {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -82,7 +82,7 @@ pub async fn keep(socket: &Path, within: Duration) -> Result<Kept, String> {
         Err(_) => return Err(failed("i/o timeout")),
     };
     let (end, ended) = oneshot::channel();
-    let first = Arc::new(Mutex::new(Some(TokioIo::new(Socket { stream: connected, _end: end }))));
+    let first = Arc::new(Mutex::new(Some(TokioIo::new(KeptSocket { stream: connected, _end: end }))));
     let connect = service_fn(move |_| {
         let taken = first.lock().unwrap_or_else(PoisonError::into_inner).take();
         let over = || io::Error::new(io::ErrorKind::NotConnected, "the connection has ended");

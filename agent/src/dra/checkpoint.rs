@@ -26,7 +26,7 @@ pub enum CheckpointError {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct File {
+struct ClaimFile {
     #[serde(default)]
     data: String,
     #[serde(default)]
@@ -34,7 +34,7 @@ struct File {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Data {
+struct ClaimData {
     #[serde(default)]
     kind: String,
     #[serde(default, rename = "apiVersion")]
@@ -109,10 +109,10 @@ mod list {
 /// # Errors
 /// When it cannot be written as JSON.
 pub(super) fn encode(claims: Option<Vec<ClaimEntry>>) -> Result<Vec<u8>, CheckpointError> {
-    let data = Data { kind: KIND.to_owned(), api_version: API_VERSION.to_owned(), claims };
+    let data = ClaimData { kind: KIND.to_owned(), api_version: API_VERSION.to_owned(), claims };
     let data = go_json::text(&data)?;
     let checksum = crc32(data.as_bytes());
-    Ok(go_json::text(&File { data, checksum })?.into_bytes())
+    Ok(go_json::text(&ClaimFile { data, checksum })?.into_bytes())
 }
 
 /// What such a file says.
@@ -120,11 +120,11 @@ pub(super) fn encode(claims: Option<Vec<ClaimEntry>>) -> Result<Vec<u8>, Checkpo
 /// # Errors
 /// When it is none, or its checksum is another's.
 pub(super) fn decode(content: &[u8]) -> Result<Vec<ClaimEntry>, CheckpointError> {
-    let File { data, checksum } = serde_json::from_slice(content)?;
+    let ClaimFile { data, checksum } = serde_json::from_slice(content)?;
     if crc32(data.as_bytes()) != checksum {
         return Err(CheckpointError::Checksum);
     }
-    let Data { claims, .. } = serde_json::from_str(&data)?;
+    let ClaimData { claims, .. } = serde_json::from_str(&data)?;
     Ok(claims.unwrap_or_default())
 }
 

@@ -59,7 +59,7 @@ pub(super) type Batches = BTreeMap<String, Vec<AskedClaim>>;
 
 /// A claim that a pod is to have: its UID and its drivers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct WantedClaim {
     pub(super) key: ClaimKey,
     pub(super) uid: String,
     pub(super) drivers: BTreeSet<String>,
@@ -67,9 +67,9 @@ pub(super) struct Wanted {
 
 /// The bookkeeping.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Claims(BTreeMap<ClaimKey, ClaimInfo>);
+pub(super) struct ClaimBook(BTreeMap<ClaimKey, ClaimInfo>);
 
-impl Claims {
+impl ClaimBook {
     /// From a checkpoint.
     pub(super) fn restore(entries: Vec<ClaimEntry>) -> Self {
         let info = |entry: ClaimEntry| {
@@ -105,8 +105,8 @@ impl Claims {
     ///
     /// # Errors
     /// When another object of the name is still here, in upstream's words. Then nothing has changed.
-    pub(super) fn refer(&mut self, pod: &PodUid, wanted: &[Wanted]) -> Result<Batches, String> {
-        for Wanted { key, uid, .. } in wanted {
+    pub(super) fn refer(&mut self, pod: &PodUid, wanted: &[WantedClaim]) -> Result<Batches, String> {
+        for WantedClaim { key, uid, .. } in wanted {
             if let Some(known) = self.0.get(key).filter(|known| known.uid != *uid) {
                 return Err(format!(
                     "old ResourceClaim with same name {} and different UID {} still exists (previous pod force-deleted?!)",
@@ -115,7 +115,7 @@ impl Claims {
             }
         }
         let mut batches = Batches::new();
-        for Wanted { key, uid, drivers } in wanted {
+        for WantedClaim { key, uid, drivers } in wanted {
             let info = self.0.entry(key.clone()).or_insert_with(|| ClaimInfo {
                 uid: uid.clone(),
                 drivers: drivers.iter().map(|driver| (driver.clone(), Vec::new())).collect(),
@@ -137,7 +137,7 @@ impl Claims {
     }
 
     /// All drivers have answered for these.
-    pub(super) fn prepare(&mut self, claims: &[Wanted]) {
+    pub(super) fn prepare(&mut self, claims: &[WantedClaim]) {
         for claim in claims {
             if let Some(info) = self.0.get_mut(&claim.key).filter(|info| info.uid == claim.uid) {
                 info.stage = ClaimStage::Prepared;

@@ -27,12 +27,12 @@ pub(super) const SERVICES: [&str; 2] = ["v1.DRAPlugin", "v1beta1.DRAPlugin"];
 
 /// Which version of the API a driver is spoken to in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Service {
+pub(super) enum DraService {
     V1,
     V1Beta1,
 }
 
-impl Service {
+impl DraService {
     /// The first that both sides know, as upstream.
     ///
     /// # Errors
@@ -68,7 +68,7 @@ pub(super) type Connection = Result<Channel, String>;
 #[derive(Debug, Clone)]
 pub(super) struct Driver {
     pub(super) name: String,
-    pub(super) service: Service,
+    pub(super) service: DraService,
     pub(super) connection: watch::Receiver<Connection>,
     /// Of one call.
     pub(super) patience: Duration,
@@ -87,14 +87,14 @@ impl Driver {
         let failed = |why| format!("NodePrepareResources: {why}");
         let channel = self.channel().map_err(failed)?;
         let answer = match self.service {
-            Service::V1 => {
+            DraService::V1 => {
                 let request =
                     wire::NodePrepareResourcesRequest { claims: claims.iter().map(claim).collect() };
                 let mut client = DraPluginClient::new(channel);
                 let call = client.node_prepare_resources(request);
                 self.call("/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources", call).await
             }
-            Service::V1Beta1 => {
+            DraService::V1Beta1 => {
                 let claims = claims.iter().map(old_claim).collect();
                 let mut client = OldClient::new(channel);
                 let call = client.node_prepare_resources(old::NodePrepareResourcesRequest { claims });
@@ -121,7 +121,7 @@ impl Driver {
         let failed = |why| format!("NodeUnprepareResources: {why}");
         let channel = self.channel().map_err(failed)?;
         let answers: BTreeMap<String, String> = match self.service {
-            Service::V1 => {
+            DraService::V1 => {
                 let claims = claims.iter().map(claim).collect();
                 let mut client = DraPluginClient::new(channel);
                 let call = client.node_unprepare_resources(wire::NodeUnprepareResourcesRequest { claims });
@@ -129,7 +129,7 @@ impl Driver {
                 let answer = self.call(method, call).await.map_err(failed)?;
                 answer.claims.into_iter().map(|(uid, answer)| (uid, answer.error)).collect()
             }
-            Service::V1Beta1 => {
+            DraService::V1Beta1 => {
                 let claims = claims.iter().map(old_claim).collect();
                 let mut client = OldClient::new(channel);
                 let call = client.node_unprepare_resources(old::NodeUnprepareResourcesRequest { claims });
@@ -206,9 +206,9 @@ mod tests {
     #[test]
     fn the_first_service_that_both_know_is_chosen_and_others_are_refused_in_upstreams_words() {
         let choose =
-            |told: &[&str]| Service::choose(&told.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>());
-        assert_eq!(choose(&["v9.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAPlugin"]), Ok(Service::V1Beta1));
-        assert_eq!(choose(&["v1.DRAPlugin"]), Ok(Service::V1));
+            |told: &[&str]| DraService::choose(&told.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>());
+        assert_eq!(choose(&["v9.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAPlugin"]), Ok(DraService::V1Beta1));
+        assert_eq!(choose(&["v1.DRAPlugin"]), Ok(DraService::V1));
         let none = "empty list of supported gRPC services (aka supported versions)";
         assert_eq!(choose(&[]), Err(none.to_owned()));
         let words = "none of services supported by the plugin ([\"1.0.0\" \"v9\"]) are supported by the kubelet ([\"v1.DRAPlugin\" \"v1beta1.DRAPlugin\"])";

@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tonic::transport::Channel;
 
-use super::driver::{Connection, Driver, PATIENCE, Service};
+use super::driver::{Connection, DraService, Driver, PATIENCE};
 use super::slices::{Slices, wipe};
 
 /// `defaultWipingDelay`: a driver that comes back within it finds its ResourceSlices.
@@ -34,10 +34,10 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// Clones share the list.
 #[derive(Debug, Clone)]
-pub(super) struct Drivers(Arc<Inner>);
+pub(super) struct Drivers(Arc<DriverTable>);
 
 #[derive(Debug)]
-struct Inner {
+struct DriverTable {
     metrics: Arc<Metrics>,
     /// Of one call.
     patience: Duration,
@@ -49,28 +49,28 @@ struct List {
     /// None without an API server.
     slices: Option<Arc<dyn Slices>>,
     /// By driver, in the order in which they registered.
-    plugins: BTreeMap<String, Vec<Plugin>>,
+    plugins: BTreeMap<String, Vec<DriverPlugin>>,
     /// Of drivers that are away.
     wipes: BTreeMap<String, Wipe>,
 }
 
 /// One plugin of a driver. A driver that is being replaced has two.
 #[derive(Debug)]
-struct Plugin {
+struct DriverPlugin {
     endpoint: PathBuf,
-    service: Service,
+    service: DraService,
     connection: watch::Receiver<Connection>,
     /// Of the task that connects.
     task: AbortHandle,
 }
 
-impl Plugin {
+impl DriverPlugin {
     fn is_connected(&self) -> bool {
         self.connection.borrow().is_ok()
     }
 }
 
-impl Drop for Plugin {
+impl Drop for DriverPlugin {
     fn drop(&mut self) {
         // That closes the connection, and ends what follows the driver's health.
         self.task.abort();
@@ -87,7 +87,7 @@ impl Drop for Wipe {
     }
 }
 
-impl Inner {
+impl DriverTable {
     fn lock(&self) -> MutexGuard<'_, List> {
         // Each change is one call: none is half done.
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
@@ -102,7 +102,7 @@ impl Drivers {
 
     /// None yet; a call may take so long.
     pub(super) fn with_patience(patience: Duration, metrics: Arc<Metrics>) -> Self {
-        Self(Arc::new(Inner { metrics, patience, list: Mutex::default() }))
+        Self(Arc::new(DriverTable { metrics, patience, list: Mutex::default() }))
     }
 
     /// From now on ResourceSlices of drivers that are away are deleted; first those of all, since none is here yet.
@@ -121,8 +121,8 @@ impl Drivers {
         name: &str,
         endpoint: &Path,
         services: &[String],
-    ) -> Result<Service, String> {
-        Service::choose(services).map_err(|why| {
+    ) -> Result<DraService, String> {
+        DraService::choose(services).map_err(|why| {
             let at = endpoint.display();
             format!("invalid supported gRPC versions of DRA driver plugin {name} at endpoint {at}: {why}")
         })
@@ -159,7 +159,8 @@ impl Drivers {
         }
         let (drivers, driver, at) = (self.clone(), name.to_owned(), endpoint.to_owned());
         let task = tokio::spawn(async move { drivers.connect(&driver, &at, (first, told), follow).await });
-        let plugin = Plugin { endpoint: endpoint.to_owned(), service, connection, task: task.abort_handle() };
+        let plugin =
+            DriverPlugin { endpoint: endpoint.to_owned(), service, connection, task: task.abort_handle() };
         list.plugins.entry(name.to_owned()).or_default().push(plugin);
         self.settle(&mut list, name);
         tracing::info!(driver = name, endpoint = %endpoint.display(), ?service, "a DRA driver has registered");
@@ -219,7 +220,7 @@ impl Drivers {
     /// Begins the wait before its ResourceSlices are deleted, or ends it.
     fn settle(&self, list: &mut List, name: &str) {
         let Some(slices) = list.slices.clone() else { return };
-        let is_usable = list.plugins.get(name).is_some_and(|all| all.iter().any(Plugin::is_connected));
+        let is_usable = list.plugins.get(name).is_some_and(|all| all.iter().any(DriverPlugin::is_connected));
         if is_usable {
             list.wipes.remove(name);
         } else if list.wipes.get(name).is_none_or(|wipe| wipe.0.is_finished()) {

@@ -8,7 +8,7 @@ use gantry_model::pod::claim::{ClaimObject, PodResourceClaim};
 use gantry_model::pod::{Pod, PodUid};
 
 use super::DraManager;
-use super::claims::{AskedClaim, Wanted};
+use super::claims::{AskedClaim, WantedClaim};
 use super::driver::Driver;
 
 impl DraManager {
@@ -83,12 +83,12 @@ impl DraManager {
 
     /// All that the pod is to have, each once, and the drivers of it. Nothing is known of the pod here as long as something
     /// is wrong with that.
-    async fn look_up(&self, pod: &Pod) -> Result<(Vec<Wanted>, BTreeMap<String, Driver>), String> {
+    async fn look_up(&self, pod: &Pod) -> Result<(Vec<WantedClaim>, BTreeMap<String, Driver>), String> {
         let extended = pod.resource_claims.extended.iter().map(|claim| PodResourceClaim {
             name: String::new(),
             object: ClaimObject::Named(claim.name.clone()),
         });
-        let (mut wanted, mut drivers) = (Vec::<Wanted>::new(), BTreeMap::new());
+        let (mut wanted, mut drivers) = (Vec::<WantedClaim>::new(), BTreeMap::new());
         for claim in pod.resource_claims.listed.iter().cloned().chain(extended) {
             let Some((name, is_own)) = claim.object(&pod.full_name())? else { continue };
             let found = self.look_up_claim(pod, name, is_own).await?;
@@ -102,7 +102,7 @@ impl DraManager {
         Ok((wanted, drivers))
     }
 
-    async fn look_up_claim(&self, pod: &Pod, name: &str, is_own: bool) -> Result<Wanted, String> {
+    async fn look_up_claim(&self, pod: &Pod, name: &str, is_own: bool) -> Result<WantedClaim, String> {
         let asked = self.0.api.resource_claim(&pod.namespace, name).await;
         let found = asked.map_err(|error| error.to_string()).and_then(|found| {
             found.ok_or_else(|| format!("resourceclaims.resource.k8s.io {name:?} not found"))
@@ -121,7 +121,7 @@ impl DraManager {
             ));
         }
         let drivers = claim.drivers.clone().ok_or_else(|| format!("ResourceClaim {name}: not allocated"))?;
-        Ok(Wanted { key: (pod.namespace.clone(), name.to_owned()), uid: claim.uid.clone(), drivers })
+        Ok(WantedClaim { key: (pod.namespace.clone(), name.to_owned()), uid: claim.uid.clone(), drivers })
     }
 
     /// What the driver gives is kept, also when it gives less than it was asked for (#137819): what it has prepared is

@@ -138,21 +138,21 @@ impl DraResourceHealth for Served {
 }
 
 /// A driver that serves; aborting its task closes its connections.
-pub(crate) struct Serving {
+pub(crate) struct ServedDriver {
     pub(crate) driver: Arc<FakeDriver>,
     pub(crate) socket: PathBuf,
     pub(crate) tell: mpsc::Sender<Result<health::NodeWatchResourcesResponse, Status>>,
     pub(crate) task: JoinHandle<()>,
 }
 
-impl Drop for Serving {
+impl Drop for ServedDriver {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
 /// At that socket, which is made anew.
-pub(crate) fn serve(socket: &Path) -> Serving {
+pub(crate) fn serve(socket: &Path) -> ServedDriver {
     let (tell, stream) = mpsc::channel(8);
     let driver = Arc::new(FakeDriver {
         prepares: watch::Sender::default(),
@@ -170,7 +170,7 @@ pub(crate) fn serve(socket: &Path) -> Serving {
             .add_service(DraResourceHealthServer::new(Served(served)));
         server.serve_with_incoming(UnixListenerStream::new(listener)).await.unwrap();
     });
-    Serving { driver, socket: socket.to_owned(), tell, task }
+    ServedDriver { driver, socket: socket.to_owned(), tell, task }
 }
 
 /// A pod of that UID with a claim for each name, which its container `web` has.
@@ -207,7 +207,7 @@ pub(crate) fn manager(root: &Path, api: &Arc<FakeApi>) -> DraManager {
 }
 
 /// One that serves and is registered.
-pub(crate) async fn registered(manager: &DraManager, socket: &Path, name: &str) -> Serving {
+pub(crate) async fn registered(manager: &DraManager, socket: &Path, name: &str) -> ServedDriver {
     let serving = serve(socket);
     manager.register(name, socket, &["v1.DRAPlugin".to_owned()]).await.unwrap();
     serving

@@ -6,7 +6,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::time::timeout;
 
-use super::testing::{DRIVER, Mood, PATIENCE, Serving, claiming, manager, object, registered, serve};
+use super::testing::{DRIVER, Mood, PATIENCE, ServedDriver, claiming, manager, object, registered, serve};
 use super::*;
 use crate::api::ResourceClaim;
 use crate::api::fake::FakeApi;
@@ -16,14 +16,14 @@ mod traps;
 const OTHER: &str = "other.example";
 
 /// A root, an API with the claim `one` for the pods uid-1 and uid-2, a driver.
-struct World {
+struct DraWorld {
     root: tempfile::TempDir,
     api: Arc<FakeApi>,
     manager: DraManager,
-    serving: Serving,
+    serving: ServedDriver,
 }
 
-impl World {
+impl DraWorld {
     async fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         let api = Arc::new(FakeApi::default());
@@ -34,7 +34,7 @@ impl World {
     }
 
     /// What a kubelet that begins now reads.
-    fn kept(&self) -> Claims {
+    fn kept(&self) -> ClaimBook {
         restore(&self.root.path().join(CHECKPOINT)).unwrap()
     }
 
@@ -57,7 +57,7 @@ fn uid(text: &str) -> PodUid {
 
 #[tokio::test]
 async fn claims_are_prepared_given_to_containers_and_unprepared_with_the_last_pod() {
-    let world = World::new().await;
+    let world = DraWorld::new().await;
     let (first, second) = (claiming("uid-1", &["one"]), claiming("uid-2", &["one"]));
     let unknown = "internal error: unable to get claim info for ResourceClaim one in namespace default";
     assert_eq!(world.cdi(&first), Err(unknown.to_owned()));
@@ -78,7 +78,7 @@ async fn claims_are_prepared_given_to_containers_and_unprepared_with_the_last_po
     world.manager.unprepare(&second.uid).await.unwrap();
     world.serving.driver.asked(&["prepare one", "unprepare one"]).await;
     assert_eq!((in_use(ANY_DRIVER), in_use(DRIVER)), (Some(0.0), None));
-    assert_eq!(world.kept(), Claims::default());
+    assert_eq!(world.kept(), ClaimBook::default());
     assert!(world.manager.0.lock().turns.is_empty(), "nobody waits");
     // Once more is once too often, and no harm.
     world.manager.unprepare(&second.uid).await.unwrap();
@@ -87,7 +87,7 @@ async fn claims_are_prepared_given_to_containers_and_unprepared_with_the_last_po
 
 #[tokio::test]
 async fn what_a_container_names_of_claims_is_what_it_gets() {
-    let world = World::new().await;
+    let world = DraWorld::new().await;
     world.api.put_resource_claim("two", object("claim-2", &["uid-1"], &[DRIVER]));
     let mut pod = claiming("uid-1", &["one", "two"]);
     world.manager.prepare(&pod).await.unwrap();
@@ -113,7 +113,7 @@ async fn what_a_container_names_of_claims_is_what_it_gets() {
 #[tokio::test]
 async fn extended_resources_of_a_driver_come_by_the_schedulers_claim() {
     use gantry_model::pod::claim::ExtendedClaim;
-    let world = World::new().await;
+    let world = DraWorld::new().await;
     let mut pod = claiming("uid-1", &[]);
     let request = ExtendedRequest {
         container: "web".into(),
@@ -133,7 +133,7 @@ async fn extended_resources_of_a_driver_come_by_the_schedulers_claim() {
 
 #[tokio::test]
 async fn a_claim_that_a_pod_may_not_have_is_said_in_upstreams_words() {
-    let world = World::new().await;
+    let world = DraWorld::new().await;
     let of = |claim: ResourceClaim, object: gantry_model::pod::claim::ClaimObject| {
         world.api.put_resource_claim("one", claim);
         let mut pod = claiming("uid-1", &["one"]);
@@ -167,7 +167,7 @@ async fn a_claim_that_a_pod_may_not_have_is_said_in_upstreams_words() {
 
 #[tokio::test]
 async fn what_a_driver_does_wrong_is_said_in_upstreams_words() {
-    let world = World::new().await;
+    let world = DraWorld::new().await;
     let pod = claiming("uid-1", &["one"]);
     let (driver, at) = (&world.serving.driver, "dynamic resources: ");
     let wrong = |call: &str, verb: &str| {
@@ -210,7 +210,7 @@ async fn a_driver_that_hangs_is_given_up() {
 
 #[tokio::test]
 async fn a_driver_is_used_as_soon_as_it_listens_and_reached_again_when_it_comes_back() {
-    let mut world = World::new().await;
+    let mut world = DraWorld::new().await;
     let pod = claiming("uid-1", &["one"]);
     let socket = world.serving.socket.clone();
     world.manager.deregister(DRIVER, &socket);
@@ -255,7 +255,7 @@ async fn a_checkpoint_that_cannot_be_used_stops_the_kubelet() {
 #[tokio::test]
 async fn the_health_of_claimed_devices_is_the_drivers_word() {
     use gantry_proto::dra_health as wire;
-    let world = World::new().await;
+    let world = DraWorld::new().await;
     let pod = claiming("uid-1", &["one"]);
     world.manager.prepare(&pod).await.unwrap();
     let mut changes = world.manager.health_changes(&pod);
@@ -334,7 +334,7 @@ async fn resource_slices_of_drivers_that_are_away_are_deleted() {
 
 #[tokio::test]
 async fn a_driver_that_comes_back_in_time_keeps_its_resource_slices() {
-    let mut world = World::new().await;
+    let mut world = DraWorld::new().await;
     let slices = Arc::new(FakeSlices::default());
     world.manager.wipe(slices.clone());
     let socket = world.serving.socket.clone();

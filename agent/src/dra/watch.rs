@@ -2,11 +2,6 @@
 //! lasts. Owns the order: connect, take in, forget; how long a word counts is [`super::health`]'s. Part of
 //! [`super::DraManager`].
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "a file is written after the stream that it is about has gone"
-)]
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -54,7 +49,7 @@ pub(super) async fn follow(manager: DraManager, driver: String, channel: Channel
             }
             // Not every driver has it.
             Err(status) => {
-                tracing::debug!(driver, %status, "a DRA driver does not tell the health of its devices")
+                tracing::debug!(driver, %status, "a DRA driver does not tell the health of its devices");
             }
         }
         tokio::time::sleep(AGAIN).await;

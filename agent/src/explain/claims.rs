@@ -97,11 +97,11 @@ mod tests {
     use crate::pod::status::PodStatus;
     use crate::timeline::Span;
 
-    fn explained(status: PodStatus) -> Option<Finding> {
+    fn explained(status: &PodStatus) -> Option<Finding> {
         let pod = claiming("uid-1", &["one"]);
         explain(&ExplainInputs {
             pod: &pod,
-            status: &status,
+            status,
             lines: BTreeMap::new(),
             listening: BTreeMap::new(),
             registries: BTreeMap::new(),
@@ -119,14 +119,14 @@ mod tests {
 
     #[test]
     fn a_pod_that_waits_for_its_claims_says_why_and_what_to_do() {
-        let waits = explained(at(0)).unwrap();
+        let waits = explained(&at(0)).unwrap();
         assert!(waits.cause.starts_with("DRA drivers prepare its claims (one), for 4"), "{waits:?}");
-        assert_eq!(explained(at(2)), None, "they are prepared");
-        assert_eq!(explained(PodStatus::default()), None);
+        assert_eq!(explained(&at(2)), None, "they are prepared");
+        assert_eq!(explained(&PodStatus::default()), None);
         let refused = |message: &str| {
             let note = Note::pod(Kind::Warning, "FailedPrepareDynamicResources", message);
             let events = Arc::from([Event { note, count: 1, first: 1, last: 2 }]);
-            explained(PodStatus { events, ..at(0) }).unwrap()
+            explained(&PodStatus { events, ..at(0) }).unwrap()
         };
         let found = refused("DRA driver d is not registered");
         assert!(found.remedy.contains("pod of the DRA driver runs"), "{found:?}");
@@ -138,7 +138,7 @@ mod tests {
     fn a_pod_that_does_not_end_for_its_driver_says_so() {
         let life = Life::Stopping { deadline: None, step: StopStep::Claims };
         let message = "unprepare dynamic resources: DRA driver d is not registered".to_owned();
-        let found = explained(PodStatus { life, message: message.clone(), ..PodStatus::default() }).unwrap();
+        let found = explained(&PodStatus { life, message: message.clone(), ..PodStatus::default() }).unwrap();
         assert_eq!((found.state.as_str(), found.evidence), ("Terminating", vec![message]));
         assert!(found.remedy.contains("pod of the DRA driver runs"));
     }

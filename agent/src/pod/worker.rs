@@ -122,8 +122,7 @@ impl Worker {
         let PodUpdate { pod, last, ending: _, refused } = pod.into();
         let (now, wall) = (deps.clock.mono(), deps.clock.wall_nanos());
         let (orders_in, orders) = watch::channel(Orders::default());
-        let (pods_in, pods) = watch::channel(pod.clone());
-        let (pokes_in, pokes) = watch::channel(0);
+        let ((pods_in, pods), (pokes_in, pokes)) = (watch::channel(pod.clone()), watch::channel(0));
         let (observed, mut history) = (Observed::default(), new_history(&deps, now));
         // Told once: what the API has as ended was told by an agent before.
         let rejection = refused.clone().filter(|_| last.end.is_none());

@@ -6,9 +6,9 @@ fn uid(text: &str) -> PodUid {
     PodUid::parse(text).unwrap()
 }
 
-fn wanted(name: &str, uid: &str, drivers: &[&str]) -> Wanted {
+fn wanted(name: &str, uid: &str, drivers: &[&str]) -> WantedClaim {
     let drivers = drivers.iter().map(|driver| (*driver).to_owned()).collect();
-    Wanted { key: ("ns".to_owned(), name.to_owned()), uid: uid.to_owned(), drivers }
+    WantedClaim { key: ("ns".to_owned(), name.to_owned()), uid: uid.to_owned(), drivers }
 }
 
 fn asked(batches: &Batches) -> Vec<(&str, Vec<&str>)> {
@@ -20,7 +20,7 @@ fn asked(batches: &Batches) -> Vec<(&str, Vec<&str>)> {
 
 #[test]
 fn claims_are_asked_for_in_one_call_of_each_driver() {
-    let mut claims = Claims::default();
+    let mut claims = ClaimBook::default();
     let both = [wanted("a", "1", &["d", "e"]), wanted("b", "2", &["d"])];
     let batches = claims.refer(&uid("p"), &both).unwrap();
     assert_eq!(asked(&batches), [("d", vec!["a", "b"]), ("e", vec!["a"])]);
@@ -35,12 +35,12 @@ fn claims_are_asked_for_in_one_call_of_each_driver() {
     assert_eq!(asked(&claims.leave(&uid("q"))), [("d", vec!["a", "b"]), ("e", vec!["a", "c"])]);
     assert_eq!(claims.in_use().1, 0, "nobody knows how far the drivers are");
     claims.forget(&uid("q"));
-    assert_eq!(claims, Claims::default());
+    assert_eq!(claims, ClaimBook::default());
 }
 
 #[test]
 fn one_claim_of_another_uid_lets_nothing_change() {
-    let mut claims = Claims::default();
+    let mut claims = ClaimBook::default();
     claims.refer(&uid("p"), &[wanted("b", "2", &["d"])]).unwrap();
     let before = claims.clone();
     let why = claims.refer(&uid("q"), &[wanted("a", "1", &["d"]), wanted("b", "3", &["d"])]).unwrap_err();
@@ -55,14 +55,14 @@ fn one_claim_of_another_uid_lets_nothing_change() {
 
 #[test]
 fn a_checkpoint_has_all_but_whether_it_is_prepared() {
-    let mut claims = Claims::default();
+    let mut claims = ClaimBook::default();
     let one = [wanted("a", "1", &["d"])];
     claims.refer(&uid("p"), &one).unwrap();
     let claim = AskedClaim { namespace: "ns".into(), name: "a".into(), uid: "1".into() };
     claims.give(&claim, "d", vec![PreparedDevice { pool: "pool".into(), ..PreparedDevice::default() }]);
     let unprepared = claims.clone();
     claims.prepare(&one);
-    let restored = Claims::restore(claims.checkpoint());
+    let restored = ClaimBook::restore(claims.checkpoint());
     assert_eq!(restored, unprepared);
     assert_eq!(restored.pods(), [uid("p")].into());
     assert!(restored.has_any("d", &[("pool".to_owned(), String::new())].into()));

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::api::fake::FakeApi;
-use crate::dra::testing::{DRIVER, Mood, Serving, claiming, manager, object, registered};
+use crate::dra::testing::{DRIVER, Mood, ServedDriver, claiming, manager, object, registered};
 use crate::events::Kind;
 use crate::pod::StopStep;
 use crate::pod::configure::{ContainerRequest, configure};
@@ -12,7 +12,7 @@ use crate::volumes::PodFacts;
 
 struct Claimed {
     world: World,
-    serving: Serving,
+    serving: ServedDriver,
     pod: Pod,
     root: tempfile::TempDir,
 }
