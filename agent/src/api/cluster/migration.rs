@@ -269,7 +269,6 @@ fn add(object: &mut api::PersistentVolume, key: &str, values: &[&str]) {
 }
 
 #[cfg(test)]
-#[expect(clippy::needless_pass_by_value, reason = "a test's values are written where they are used")]
 mod tests {
     use serde_json::{Value, json};
 
