@@ -41,9 +41,9 @@ pub(crate) fn cpu_of_children() -> Result<Duration> {
 }
 
 /// What `cargo test` builds, always: cargo unifies the features of what it is asked for, so that another choice of packages
-/// is another build of nearly all of them. With the feature, since it adds tests and takes none away.
+/// is another build of nearly all of them. With the features, since they add tests and take none away.
 pub(crate) const SELECTION: [&str; 5] =
-    ["--workspace", "--exclude", "xtask", "--features", "gantry-agent/containerd"];
+    ["--workspace", "--exclude", "xtask", "--features", "gantry-agent/containerd,gantry/failpoints"];
 
 /// A cargo call in the repository.
 pub(crate) fn cargo(args: &[&str]) -> Command {

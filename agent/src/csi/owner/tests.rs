@@ -2,6 +2,7 @@
 //! upstream's number.
 
 mod block;
+#[cfg(feature = "failpoints")]
 mod failpoints;
 mod upkeep;
 
