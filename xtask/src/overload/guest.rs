@@ -16,6 +16,7 @@ use gantry_tests::peers::Programs;
 use gantry_tests::place::bin_dir;
 use gantry_tests::poll::poll;
 use gantry_tests::registry::Registry;
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -170,14 +171,25 @@ impl Guest {
     /// # Errors
     /// When it cannot be killed or started.
     pub(crate) fn cut_power(&mut self) -> Result<()> {
-        self.qemu.kill()?;
-        self.qemu.wait()?;
+        self.kill()?;
         if let Some(reader) = self.reader.take() {
             // It ends with the line.
             let _ = reader.join();
         }
         let (qemu, serial, reader) = start(&mut self.command, self.name, &self.told)?;
         (self.qemu, self.serial, self.reader) = (qemu, serial, Some(reader));
+        Ok(())
+    }
+
+    /// Kills qemu with the `timeout` that started it: they are a group of their own.
+    fn kill(&mut self) -> Result<()> {
+        if self.qemu.try_wait()?.is_some() {
+            return Ok(());
+        }
+        let group =
+            i32::try_from(self.qemu.id()).ok().and_then(Pid::from_raw).context("the machine's pid")?;
+        kill_process_group(group, Signal::KILL).context("kill the machine")?;
+        self.qemu.wait()?;
         Ok(())
     }
 
@@ -229,8 +241,7 @@ impl Guest {
             Err(error) => Err(error.to_string()),
         });
         if gone.is_err() {
-            self.qemu.kill()?;
-            self.qemu.wait()?;
+            self.kill()?;
         }
         if let Some(reader) = self.reader.take() {
             // It ends with the line.
@@ -268,8 +279,8 @@ fn start(
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        // Where it has ended, both are refused.
-        let _ = self.qemu.kill().and_then(|()| self.qemu.wait());
+        // Where it has ended, that is refused.
+        let _ = self.kill();
     }
 }
 
