@@ -136,7 +136,8 @@ fn await_unstaged(driver: &CsiInstall) -> Result<()> {
         let volumes = driver.volumes().map_err(text)?;
         let folders = match std::fs::read_dir(driver.staging_folder()) {
             Ok(entries) => entries.count(),
-            Err(_) => 0,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
+            Err(error) => return Err(error.to_string()),
         };
         match points.is_empty() && folders == 0 && volumes.iter().all(csi::is_given_back) {
             true => Ok(()),

@@ -8,16 +8,16 @@ mod picture;
 pub(crate) mod pods;
 pub(crate) mod pull;
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use gantry_tests::bench::{self, BenchOutcome, Counts, Measured, Start, median, percentile};
-use gantry_tests::cluster::isolation;
 use gantry_tests::peers::Programs;
 use gantry_tests::place;
 
-use crate::cell::Cell;
+use crate::cell::{self, Cell};
 use crate::{build, cluster, sh};
 
 /// Builds everything, then runs the other half in new namespaces.
@@ -60,13 +60,10 @@ fn enter(inside: &str, words: &[String], built: Option<&Path>) -> Result<()> {
         None => build::build(true)?,
     };
     cluster::prepare_beside(&programs, false)?;
-    let cell = Cell::new()?;
-    let [unshare, init @ ..] = isolation::INIT;
-    let mut command = cell.command(Path::new(unshare))?;
-    command.args(init).arg(std::env::current_exe().context("find this program")?).arg(inside);
-    let ran = sh::run(command.args(words).env(place::BIN_DIR, programs));
-    cell.close()?;
-    ran
+    cell::run_again(
+        [inside].into_iter().chain(words.iter().map(String::as_str)).map(OsString::from),
+        &programs,
+    )
 }
 
 /// Figures say little without.

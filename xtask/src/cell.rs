@@ -3,12 +3,16 @@
 //! taking it away, and says what kept it from going; never looks inside (that is `leakcheck`).
 //! Called by every tier that needs root.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use gantry_tests::cluster::isolation;
 use gantry_tests::leakcheck::{self, HARNESS};
 use gantry_tests::place;
+
+use crate::sh;
 
 /// Both halves are environment, so that an error shows the command and not them.
 const SCRIPT: &str = r#"eval "$GANTRY_CELL_OUTSIDE""#;
@@ -23,6 +27,17 @@ exec unshare --cgroup --mount --net --pid --fork --mount-proc --kill-child --pro
 const LAST: &str = r#"set +e
 unset GANTRY_CELL_CGROUPS GANTRY_CELL_OUTSIDE GANTRY_CELL_INSIDE
 ip link set lo up && "$@"; exit $?"#;
+
+/// Runs this program again in a place of its own that is fit for a cluster, with those words. Gantry's programs are in
+/// `programs`.
+pub(crate) fn run_again(words: impl IntoIterator<Item = OsString>, programs: &Path) -> Result<()> {
+    let cell = Cell::new()?;
+    let [unshare, init @ ..] = isolation::INIT;
+    let mut command = cell.command(Path::new(unshare))?;
+    command.args(init).arg(std::env::current_exe().context("find this program")?).args(words);
+    let ran = sh::run(command.env(place::BIN_DIR, programs));
+    ran.and(cell.close())
+}
 
 /// One hierarchy and our folder in it.
 #[derive(Debug)]

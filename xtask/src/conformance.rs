@@ -19,13 +19,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use gantry_tests::cluster::{images, isolation, programs};
-use gantry_tests::place::BIN_DIR;
+use gantry_tests::cluster::{images, programs};
 
 pub(crate) use self::call::{Called, inside};
 use self::report::{SpecOutcome, SpecTable};
 use self::suites::{Choice, Suite};
-use crate::cell::Cell;
+use crate::cell;
 use crate::cluster::{self, KubeletName, RuntimeName};
 use crate::sh;
 use crate::summary::Counts;
@@ -203,14 +202,8 @@ fn once(
         let sizes = in_vm::VmMemory { memory: wanted.memory, swap: wanted.swap };
         return SuiteRun::read(folder, in_vm::run(&called, choice, own, sizes));
     }
-    let cell = Cell::new()?;
-    let [unshare, init @ ..] = isolation::INIT;
-    let mut command = cell.command(Path::new(unshare))?;
-    command.args(init).arg(std::env::current_exe().context("find this program")?).arg("conformance-inside");
-    command.args(called.words()).env(BIN_DIR, own);
-    let ran = sh::run(&mut command);
-    let ended = ran.and(cell.close());
-    SuiteRun::read(folder, ended)
+    let words = ["conformance-inside".into()].into_iter().chain(called.words());
+    SuiteRun::read(folder, cell::run_again(words, own))
 }
 
 /// What became of one run of a suite.

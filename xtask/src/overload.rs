@@ -14,21 +14,20 @@ mod load;
 mod seen;
 mod table;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use gantry_tests::cluster::network::Outside;
-use gantry_tests::cluster::{Cluster, ClusterOptions, Join, isolation, programs, runtime};
+use gantry_tests::cluster::{Cluster, ClusterOptions, Join, programs, runtime};
 use gantry_tests::peers::Programs;
-use gantry_tests::place;
 use gantry_tests::registry::{Registry, free_port};
 
 use self::guest::{Guest, GuestTask};
 use self::seen::Overload;
-use crate::cell::Cell;
-use crate::{build, sh};
+use crate::{build, cell, sh};
 
 /// Between two looks at the API server.
 const RHYTHM: Duration = Duration::from_secs(5);
@@ -138,16 +137,9 @@ fn one(asked: &OverloadArgs, node: OverloadNode, built: &Path, out: &Path) -> Re
         std::fs::remove_dir_all(&out).with_context(|| format!("clear {}", out.display()))?;
     }
     std::fs::create_dir_all(&out).with_context(|| format!("make {}", out.display()))?;
-    let cell = Cell::new()?;
-    let [unshare, init @ ..] = isolation::INIT;
-    let mut command = cell.command(Path::new(unshare))?;
-    // Its own path names another file once cargo has built it anew.
-    let own = PathBuf::from(format!("/proc/{}/exe", std::process::id()));
-    let own = std::fs::read_link(&own).unwrap_or(own);
-    command.args(init).arg(own).arg("overload-inside").args(["--node", node.word()]);
-    command.arg(format!("--minutes={}", asked.minutes)).arg("--out").arg(out);
-    let ran = sh::run(command.env(place::BIN_DIR, built));
-    ran.and(cell.close())
+    let minutes = format!("--minutes={}", asked.minutes);
+    let words = ["overload-inside", "--node", node.word(), &minutes, "--out"].map(OsString::from);
+    cell::run_again(words.into_iter().chain([out.into()]), built)
 }
 
 /// The control plane, the node and its load; what was seen is in the folder.

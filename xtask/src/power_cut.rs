@@ -1,7 +1,8 @@
 //! `cargo xtask power-cut`: three pods of a StatefulSet write to volumes of a CSI driver, and the power of their node is cut
 //! under them: an emulated machine that is killed and boots again from the same disk. No record that was acknowledged may be
-//! lost, each volume is mounted once, and nothing is left at last. Owns the order and what is demanded; the machine is
-//! `overload`'s, the records are `gantry_tests::cluster::records`'. Called by `main`.
+//! lost, each volume is mounted once, and nothing is left at last. What the machine has not written to its disk is lost; a
+//! disk's own cache is not. Owns the order and what is demanded; the machine is `overload`'s, the records are
+//! `gantry_tests::cluster::records`'. Called by `main`.
 //!
 //! ```text
 //! a pod ── record, synced ──► the volume, on the machine's disk
@@ -17,16 +18,14 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use gantry_tests::cluster::kubectl::Kubectl;
 use gantry_tests::cluster::network::Outside;
-use gantry_tests::cluster::{Cluster, ClusterOptions, Join, NODE, isolation, runtime};
-use gantry_tests::place;
+use gantry_tests::cluster::{Cluster, ClusterOptions, Join, NODE, runtime};
 use gantry_tests::poll::poll_every;
 use gantry_tests::registry::{Registry, free_port};
 
 use self::store::{PODS, RecordSet};
-use crate::cell::Cell;
 use crate::overload::OverloadNode;
 use crate::overload::guest::{Guest, GuestTask};
-use crate::{build, sh};
+use crate::{build, cell, sh};
 
 /// An emulated machine is slow at its first pods, and at each boot.
 const PATIENCE: Duration = Duration::from_secs(900);
@@ -73,12 +72,7 @@ pub(crate) fn outside(asked: &PowerCutArgs) -> Result<()> {
         std::fs::remove_dir_all(&out).with_context(|| format!("clear {}", out.display()))?;
     }
     std::fs::create_dir_all(&out).with_context(|| format!("make {}", out.display()))?;
-    let cell = Cell::new()?;
-    let [unshare, init @ ..] = isolation::INIT;
-    let mut command = cell.command(Path::new(unshare))?;
-    command.args(init).arg(std::env::current_exe()?).arg("power-cut-inside").arg("--out").arg(out);
-    let ran = sh::run(command.env(place::BIN_DIR, built));
-    ran.and(cell.close())
+    cell::run_again(["power-cut-inside".into(), "--out".into(), out.into()], &built)
 }
 
 /// The control plane, the node, the cuts.

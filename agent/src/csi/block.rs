@@ -193,7 +193,7 @@ impl Found {
                     (true, false) => {
                         self.unread.push(format!("{}: there is no {DATA}", block.data().display()));
                     }
-                    (true, true) => self.rests.push(DevicePlace::Block(block)),
+                    (true, true) => self.leftovers.push(DevicePlace::Block(block)),
                     (false, _) => {}
                 }
                 continue;

@@ -101,7 +101,7 @@ pub(super) struct Found {
     pub(super) mounts: Vec<FoundMount>,
     pub(super) devices: Vec<FoundDevice>,
     /// Folders of volumes of which nothing was written down yet, or is any more.
-    pub(super) rests: Vec<DevicePlace>,
+    pub(super) leftovers: Vec<DevicePlace>,
     /// What could not be read, and why.
     pub(super) unread: Vec<String>,
 }
@@ -216,15 +216,15 @@ impl Found {
         let (unread, place) = (self.unread.len(), DevicePlace::Folder(folder.join("globalmount")));
         match self.data(folder) {
             Some((_, driver, handle)) => self.devices.push(FoundDevice { place, driver, handle }),
-            None if unread == self.unread.len() => self.rests.push(place),
+            None if unread == self.unread.len() => self.leftovers.push(place),
             None => {}
         }
     }
 
     /// Tells of folders of which nothing is known and on which something is mounted: that is nobody's to take back.
-    pub(super) fn doubt_rests(&mut self, mounts: &dyn Mounts) {
-        let Self { rests, unread, .. } = self;
-        rests.retain(|place| {
+    pub(super) fn doubt_leftovers(&mut self, mounts: &dyn Mounts) {
+        let Self { leftovers, unread, .. } = self;
+        leftovers.retain(|place| {
             let DevicePlace::Folder(staging) = place else { return true };
             let why = match mounts.is_mounted(staging) {
                 Ok(false) => return true,
@@ -237,9 +237,9 @@ impl Found {
     }
 
     /// Removes the others, where they are empty.
-    pub(super) fn remove_rests(&mut self, mounts: &dyn Mounts) {
-        self.doubt_rests(mounts);
-        for place in std::mem::take(&mut self.rests) {
+    pub(super) fn remove_leftovers(&mut self, mounts: &dyn Mounts) {
+        self.doubt_leftovers(mounts);
+        for place in std::mem::take(&mut self.leftovers) {
             let removed = match &place {
                 DevicePlace::Folder(staging) => remove(staging, mounts),
                 DevicePlace::Block(block) => block.remove(),

@@ -99,7 +99,7 @@ impl CsiVolumes {
         node: &str,
     ) -> Self {
         let mut found = places.find();
-        found.remove_rests(mounts.as_ref());
+        found.remove_leftovers(mounts.as_ref());
         let slots = Slot::all(&mut found);
         for why in &found.unread {
             tracing::error!(why, "what an earlier kubelet left of a volume cannot be read: it stays");

@@ -141,13 +141,13 @@ async fn a_claim_that_a_pod_may_not_have_is_said_in_upstreams_words() {
         let manager = &world.manager;
         async move { manager.prepare(&pod).await.unwrap_err() }
     };
-    use gantry_model::pod::claim::ClaimObject::{Made, Named, NotMade, Unsaid};
+    use gantry_model::pod::claim::ClaimObject::{Made, Named, NotMade, Unset};
     let good = object("claim-1", &["uid-1"], &[DRIVER]);
     let prepare = "prepare dynamic resources: ";
     let not_made = format!("{prepare}pod \"default/web\": ResourceClaim not created yet");
     assert_eq!(of(good.clone(), NotMade).await, not_made);
     let unsaid = "pod \"default/web\", spec.resourceClaim \"own-one\": none of the supported fields are set";
-    assert_eq!(of(good.clone(), Unsaid).await, format!("{prepare}{unsaid}"));
+    assert_eq!(of(good.clone(), Unset).await, format!("{prepare}{unsaid}"));
     let missing = "fetch ResourceClaim two: resourceclaims.resource.k8s.io \"two\" not found";
     assert_eq!(of(good.clone(), Named("two".into())).await, format!("{prepare}{missing}"));
     let foreign = "ResourceClaim default/one was not created for Pod default/web (Pod is not owner)";

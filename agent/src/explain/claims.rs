@@ -66,7 +66,7 @@ pub(super) fn explain(facts: &ExplainInputs<'_>) -> Option<Finding> {
         (None, Some(span)) => {
             let claims = facts.pod.resource_claims.listed.iter().filter_map(|claim| match &claim.object {
                 ClaimObject::Named(name) | ClaimObject::Made(name) => Some(name.as_str()),
-                ClaimObject::Needless | ClaimObject::NotMade | ClaimObject::Unsaid => None,
+                ClaimObject::Needless | ClaimObject::NotMade | ClaimObject::Unset => None,
             });
             let claims: Vec<&str> = claims.collect();
             let so_far = millis(facts.now - span.start);

@@ -39,7 +39,7 @@ fn listed(claim: api::PodResourceClaim, made: &[api::PodResourceClaimStatus]) ->
                 status.resource_claim_name.clone().map_or(ClaimObject::Needless, ClaimObject::Made)
             }
         },
-        (None, None) => ClaimObject::Unsaid,
+        (None, None) => ClaimObject::Unset,
     };
     PodResourceClaim { name, object }
 }

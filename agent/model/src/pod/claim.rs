@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::quantity;
+
 /// All of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ResourceClaims {
@@ -33,7 +35,7 @@ pub enum ClaimObject {
     /// A template from which nothing has been made yet.
     NotMade,
     /// Neither a name nor a template.
-    Unsaid,
+    Unset,
 }
 
 /// The claim for extended resources.
@@ -99,8 +101,9 @@ impl ResourceClaims {
             }
         }
         if let Some(extended) = &self.extended {
+            let is_some = |amount: &String| quantity::parse_units(amount).is_ok_and(|units| units > 0);
             let own = |of: &&ExtendedRequest| {
-                of.container == container && requests.get(&of.resource).is_some_and(|amount| amount != "0")
+                of.container == container && requests.get(&of.resource).is_some_and(is_some)
             };
             let of = extended.requests.iter().filter(own);
             found.extend(of.map(|of| (extended.name.clone(), of.request.clone())));
@@ -120,7 +123,7 @@ impl PodResourceClaim {
             ClaimObject::Made(name) => Ok(Some((name, true))),
             ClaimObject::Needless => Ok(None),
             ClaimObject::NotMade => Err(format!("pod {pod:?}: ResourceClaim not created yet")),
-            ClaimObject::Unsaid => Err(format!(
+            ClaimObject::Unset => Err(format!(
                 "pod {pod:?}, spec.resourceClaim {:?}: none of the supported fields are set",
                 self.name
             )),

@@ -95,15 +95,15 @@ pub(super) fn volume(mut object: v1::PersistentVolume) -> PersistentVolume {
     let migrated = migration::translate(&mut object);
     let spec = object.spec.unwrap_or_default();
     let claim_uid = spec.claim_ref.as_ref().and_then(|claim| claim.uid.clone()).unwrap_or_default();
-    let source = match (&spec.host_path, &spec.local) {
-        _ if migrated.is_err() => PersistentSource::Wrong(migrated.err().unwrap_or_default()),
-        (None, None) if spec.csi.is_some() => PersistentSource::Csi(Box::new(csi_source(&spec))),
-        (Some(host), _) => PersistentSource::HostPath {
+    let source = match (migrated, &spec.host_path, &spec.local) {
+        (Err(why), ..) => PersistentSource::Wrong(why),
+        (Ok(()), None, None) if spec.csi.is_some() => PersistentSource::Csi(Box::new(csi_source(&spec))),
+        (Ok(()), Some(host), _) => PersistentSource::HostPath {
             path: host.path.clone(),
             kind: host.type_.clone().unwrap_or_default(),
         },
-        (None, Some(local)) => PersistentSource::Local { path: local.path.clone() },
-        (None, None) => PersistentSource::Other(other_source(&spec)),
+        (Ok(()), None, Some(local)) => PersistentSource::Local { path: local.path.clone() },
+        (Ok(()), None, None) => PersistentSource::Other(other_source(&spec)),
     };
     let one_pod = spec.access_modes.as_deref().is_some_and(|modes| modes == ["ReadWriteOncePod"]);
     let required = spec.node_affinity.and_then(|affinity| affinity.required);

@@ -76,7 +76,7 @@ impl CsiVolumes {
         let read = tokio::task::spawn_blocking(move || {
             let mut found = places.find();
             // What is being staged is not to be removed.
-            found.doubt_rests(mounts.as_ref());
+            found.doubt_leftovers(mounts.as_ref());
             drop(Slot::all(&mut found));
             found.unread
         });

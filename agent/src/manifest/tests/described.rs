@@ -127,7 +127,7 @@ fn claims_to_devices_are_read_from_spec_and_status_together() {
     let all = &read.resource_claims;
     let objects: Vec<ClaimObject> = all.listed.iter().map(|claim| claim.object.clone()).collect();
     let (named, made) = (ClaimObject::Named("c".into()), ClaimObject::Made("web-made-x".into()));
-    assert_eq!(objects, [named, made, ClaimObject::Needless, ClaimObject::NotMade, ClaimObject::Unsaid]);
+    assert_eq!(objects, [named, made, ClaimObject::Needless, ClaimObject::NotMade, ClaimObject::Unset]);
     assert!(all.gives("web", "vendor.example/gpu") && !all.gives("other", "vendor.example/gpu"));
     let web = &read.containers[0];
     let requests: Vec<&str> = web.claims.iter().map(|claim| claim.request.as_str()).collect();
