@@ -252,6 +252,18 @@ pub(crate) struct RuntimeFlags {
     /// How many SELinux categories there are to tell pods apart.
     #[arg(long, help_heading = "Security", value_name = "NUMBER", default_value_t = 1024)]
     pub(crate) selinux_category_range: u32,
+    /// Send spans of CRI calls to an OpenTelemetry collector, by OTLP over gRPC without TLS, as in 127.0.0.1:4317.
+    #[arg(long, help_heading = "Tracing", value_name = "HOST:PORT|unix:///PATH", value_parser = a_collector)]
+    pub(crate) tracing_endpoint: Option<String>,
+    /// Of a million calls that belong to no trace, how many begin one; calls of a kubelet that traces follow its rate.
+    #[arg(
+        long,
+        help_heading = "Tracing",
+        value_name = "NUMBER",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u32).range(..=1_000_000)
+    )]
+    pub(crate) tracing_sampling_rate_per_million: u32,
     /// Where the id of this boot is read: tests play a reboot with it.
     #[arg(long, value_name = "FILE", default_value = "/proc/sys/kernel/random/boot_id", hide = true)]
     pub(crate) boot_id_file: PathBuf,
@@ -260,6 +272,11 @@ pub(crate) struct RuntimeFlags {
 /// As it is written: it may be passed on.
 fn a_handler(text: &str) -> Result<String, gantry_shim::config::handlers::Error> {
     gantry_shim::config::handlers::parse(text).map(|_| text.to_owned())
+}
+
+/// As it is written: the runtime reads it.
+fn a_collector(text: &str) -> Result<String, gantry_shim::spans::Unsupported> {
+    gantry_shim::spans::check(text).map(|()| text.to_owned())
 }
 
 #[derive(Debug, Args)]

@@ -164,6 +164,9 @@ fn make_absolute(args: &mut RunArgs) -> Result<()> {
         disable_apparmor: _,
         enable_selinux: _,
         selinux_category_range: _,
+        // A path of it is absolute.
+        tracing_endpoint: _,
+        tracing_sampling_rate_per_million: _,
         boot_id_file,
     } = flags;
     let paths = [root, state, cni_conf_dir, cni_bin_dir, cni_cache_dir, cni_data_dir, netns_dir];

@@ -116,6 +116,8 @@ pub(crate) fn config(flags: RuntimeFlags) -> Result<RuntimeConfig> {
         disable_apparmor,
         enable_selinux,
         selinux_category_range,
+        tracing_endpoint,
+        tracing_sampling_rate_per_million,
         boot_id_file,
     } = flags;
     Ok(RuntimeConfig {
@@ -142,6 +144,8 @@ pub(crate) fn config(flags: RuntimeFlags) -> Result<RuntimeConfig> {
         disable_apparmor,
         enable_selinux,
         selinux_category_range,
+        tracing_endpoint,
+        tracing_sampling_rate_per_million,
         boot_id_file,
     })
 }

@@ -61,6 +61,10 @@ pub struct RuntimeConfig {
     pub enable_selinux: bool,
     /// How many categories there are to tell pods apart.
     pub selinux_category_range: u32,
+    /// The collector that is sent spans, as gRPC names a target; none are made when not given.
+    pub tracing_endpoint: Option<String>,
+    /// Of a million calls that belong to no trace, how many begin one.
+    pub tracing_sampling_rate_per_million: u32,
     /// The kernel's, but for tests that play a reboot.
     pub boot_id_file: PathBuf,
 }
@@ -108,6 +112,8 @@ impl Default for RuntimeConfig {
             disable_apparmor: false,
             enable_selinux: false,
             selinux_category_range: 1024,
+            tracing_endpoint: None,
+            tracing_sampling_rate_per_million: 0,
             boot_id_file: BOOT_ID.into(),
         }
     }

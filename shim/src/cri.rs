@@ -14,6 +14,7 @@ pub(crate) mod images;
 mod runtime_status;
 mod stats;
 mod streams;
+pub(crate) mod traced;
 pub(crate) mod until_sent;
 mod update;
 
@@ -155,7 +156,11 @@ impl RuntimeService for CriService {
         &self,
         request: Request<cri::RunPodSandboxRequest>,
     ) -> RpcResult<cri::RunPodSandboxResponse> {
+        let begun = unix_nanos();
         let pod_sandbox_id = run_detached(sandbox::run::run(self.node.clone(), request.into_inner())).await?;
+        if let Some(sandbox) = ignore_not_found(self.node.store.sandbox(&pod_sandbox_id))? {
+            traced::tell_stages(&sandbox.spans, begun);
+        }
         Ok(Response::new(cri::RunPodSandboxResponse { pod_sandbox_id }))
     }
 
@@ -216,7 +221,10 @@ impl RuntimeService for CriService {
         request: Request<cri::StartContainerRequest>,
     ) -> RpcResult<cri::StartContainerResponse> {
         let container = self.node.store.container(&request.into_inner().container_id).map_err(Error::from)?;
-        run_detached(container::start::start(self.node.clone(), container)).await?;
+        let (stages, begun) = (container.spans.clone(), unix_nanos());
+        let started = run_detached(container::start::start(self.node.clone(), container)).await;
+        traced::tell_stages(&stages, begun);
+        started?;
         Ok(Response::new(cri::StartContainerResponse {}))
     }
 

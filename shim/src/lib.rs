@@ -36,6 +36,7 @@ pub mod runtime;
 mod sandbox;
 mod seccomp;
 mod selinux;
+pub mod spans;
 mod spec;
 mod stats;
 mod status;

@@ -31,9 +31,11 @@ use crate::cgroup::Layout;
 use crate::config::RuntimeConfig;
 use crate::config::handlers::HandlerConfig;
 use crate::cri::CriService;
+use crate::cri::traced::Traced;
 use crate::cri::until_sent::UntilSent;
 use crate::node::{Node, ProgramError, Programs};
 use crate::selinux::Selinux;
+use crate::spans::{Spans, Unsupported};
 use crate::spec::profiles;
 use crate::store::{RecordStore, pins};
 use crate::{cgroup, events, probe, recover, sandbox, streaming};
@@ -87,6 +89,8 @@ pub enum Error {
     Image(#[from] image::Error),
     #[error(transparent)]
     Operation(#[from] crate::error::Error),
+    #[error("the runtime's tracing_endpoint")]
+    Spans(#[from] Unsupported),
     #[error("start the thread that measures folders")]
     Walker(#[source] io::Error),
     #[error("listen on {path}", path = path.display())]
@@ -119,6 +123,8 @@ pub struct Runtime {
     events: RequiredTask,
     /// Work that ends with the runtime.
     _aside: JoinSet<()>,
+    /// Of the calls, where somebody asked for spans.
+    spans: Option<Spans>,
     /// Held while the runtime lives: two of them on one root would each kill the other's pods.
     _lock: std::fs::File,
 }
@@ -129,6 +135,7 @@ impl Runtime {
     /// # Errors
     /// Whatever keeps the node from being whole; nothing is served then.
     pub async fn start(config: RuntimeConfig) -> Result<Self, Error> {
+        let spans = Spans::start(&config)?;
         let (node, lock, receiver) = tokio::task::spawn_blocking(move || prepare(config)).await??;
         let node = Arc::new(node);
         node.apparmor.warn_if_off();
@@ -158,7 +165,7 @@ impl Runtime {
             parse_prepull_images(&node.config)?,
             image::prepull::FIRST,
         ));
-        Ok(Self { node, streaming, events, _aside: aside, _lock: lock })
+        Ok(Self { node, streaming, events, spans, _aside: aside, _lock: lock })
     }
 
     /// Takes back what outlives pods by design, when no pod is left: the built-in network's idle bridge
@@ -176,17 +183,16 @@ impl Runtime {
 
     fn router(&self) -> Router {
         let service = CriService::new(self.node.clone(), self.streaming.clone());
+        let tracer = self.spans.as_ref().map(Spans::tracer);
+        let pods = RuntimeServiceServer::new(service.clone())
+            .max_decoding_message_size(MAX_MESSAGE)
+            .max_encoding_message_size(MAX_MESSAGE);
+        let images = ImageServiceServer::new(service.clone())
+            .max_decoding_message_size(MAX_MESSAGE)
+            .max_encoding_message_size(MAX_MESSAGE);
         Server::builder()
-            .add_service(UntilSent(
-                RuntimeServiceServer::new(service.clone())
-                    .max_decoding_message_size(MAX_MESSAGE)
-                    .max_encoding_message_size(MAX_MESSAGE),
-            ))
-            .add_service(
-                ImageServiceServer::new(service.clone())
-                    .max_decoding_message_size(MAX_MESSAGE)
-                    .max_encoding_message_size(MAX_MESSAGE),
-            )
+            .add_service(Traced { service: UntilSent(pods), tracer: tracer.clone() })
+            .add_service(Traced { service: images, tracer })
             .add_service(RuntimeExtensionsServer::new(service))
     }
 
@@ -227,7 +233,11 @@ impl Runtime {
         &self,
         serving: impl Future<Output = Result<(), tonic::transport::Error>>,
     ) -> Result<(), Error> {
-        self.events.during(serving).await.ok_or(Error::NoEvents)?.map_err(Error::Serve)
+        let served = self.events.during(serving).await.ok_or(Error::NoEvents);
+        if let Some(spans) = &self.spans {
+            spans.end().await;
+        }
+        served?.map_err(Error::Serve)
     }
 
     /// The server lets open answers end first: the event streams would never.

@@ -15,11 +15,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use gantry_base::error::chain;
+use gantry_trace::rpc::in_go;
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
+use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Status};
 use tower::service_fn;
 
 /// Connects to the socket, with the authority that upstream's kubelet sends.
@@ -44,28 +45,4 @@ pub async fn dial(socket: &Path, within: Duration) -> Result<Channel, String> {
 #[must_use]
 pub fn status_in_go(status: &Status) -> String {
     format!("rpc error: code = {} desc = {}", in_go(status.code()), status.message())
-}
-
-/// As Go's gRPC prints a code.
-#[must_use]
-pub fn in_go(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "Canceled",
-        Code::Unknown => "Unknown",
-        Code::InvalidArgument => "InvalidArgument",
-        Code::DeadlineExceeded => "DeadlineExceeded",
-        Code::NotFound => "NotFound",
-        Code::AlreadyExists => "AlreadyExists",
-        Code::PermissionDenied => "PermissionDenied",
-        Code::ResourceExhausted => "ResourceExhausted",
-        Code::FailedPrecondition => "FailedPrecondition",
-        Code::Aborted => "Aborted",
-        Code::OutOfRange => "OutOfRange",
-        Code::Unimplemented => "Unimplemented",
-        Code::Internal => "Internal",
-        Code::Unavailable => "Unavailable",
-        Code::DataLoss => "DataLoss",
-        Code::Unauthenticated => "Unauthenticated",
-    }
 }

@@ -2,15 +2,11 @@
 //! by `traceparent`. Never changes a call otherwise, and never fails one.
 
 use gantry_trace::context::TRACEPARENT;
-use gantry_trace::current;
 use gantry_trace::span::{SpanKind, TraceSpan};
+use gantry_trace::{current, rpc};
 use http::{HeaderValue, Request, Response};
 use tonic::body::Body;
-use tonic::{Code, Status, transport};
-
-use crate::in_go;
-
-const STATUS: &str = "rpc.response.status_code";
+use tonic::{Status, transport};
 
 pub(crate) fn start(request: &mut Request<Body>) -> Option<TraceSpan> {
     let path = request.uri().path().trim_start_matches('/').to_owned();
@@ -21,8 +17,7 @@ pub(crate) fn start(request: &mut Request<Body>) -> Option<TraceSpan> {
             return None;
         }
     };
-    span.set("rpc.system.name", "grpc");
-    span.set("rpc.method", &path);
+    rpc::name_call(&mut span, &path);
     if let Ok(header) = HeaderValue::try_from(span.context().traceparent()) {
         request.headers_mut().insert(TRACEPARENT, header);
     }
@@ -30,21 +25,13 @@ pub(crate) fn start(request: &mut Request<Body>) -> Option<TraceSpan> {
 }
 
 pub(crate) fn end(span: Option<TraceSpan>, answer: &Result<Response<Body>, transport::Error>) {
-    let Some(mut span) = span else { return };
-    match answer {
-        Err(error) => {
-            span.set(STATUS, in_go(Code::Unavailable));
-            span.fail(&gantry_base::error::chain(error));
-        }
+    let Some(span) = span else { return };
+    let status = match answer {
+        Err(error) => Status::unavailable(gantry_base::error::chain(error)),
         // A call that fails has nothing but headers, and says so in them.
-        Ok(answer) => {
-            let status = Status::from_header_map(answer.headers()).unwrap_or_else(|| Status::ok(""));
-            span.set(STATUS, in_go(status.code()));
-            if status.code() != Code::Ok {
-                span.fail(status.message());
-            }
-        }
-    }
+        Ok(answer) => Status::from_header_map(answer.headers()).unwrap_or_else(|| Status::ok("")),
+    };
+    rpc::end_client(span, &status);
 }
 
 #[cfg(test)]
@@ -66,6 +53,8 @@ mod tests {
 
     use super::*;
     use crate::counted::Counted;
+
+    const STATUS: &str = "rpc.response.status_code";
 
     /// Tells the `traceparent` of each call.
     struct Runtime(mpsc::UnboundedSender<Option<String>>);

@@ -27,3 +27,15 @@ pub fn child(name: &str, kind: SpanKind) -> io::Result<Option<TraceSpan>> {
     let current = CURRENT.try_with(Clone::clone).ok().flatten();
     current.map(|(tracer, parent)| tracer.start(name, kind, Some(&parent))).transpose()
 }
+
+/// A stage of the work that this task does, which is over: from when to when in nanoseconds since 1970. Of no effect in no
+/// span. Fails as [`Tracer::start`] does.
+pub fn add(name: &str, times: [i64; 2], detail: &str) -> io::Result<()> {
+    let current = CURRENT.try_with(Clone::clone).ok().flatten();
+    current.map_or(Ok(()), |(tracer, parent)| tracer.add(name, times, detail, &parent))
+}
+
+/// Whether this task works in a span that is sent.
+pub fn is_sampled() -> bool {
+    CURRENT.try_with(|current| current.as_ref().is_some_and(|(_, parent)| parent.sampled)).unwrap_or(false)
+}

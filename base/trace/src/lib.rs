@@ -16,6 +16,7 @@ pub mod context;
 pub mod current;
 pub mod endpoint;
 pub mod export;
+pub mod rpc;
 pub mod sampler;
 pub mod span;
 

@@ -50,6 +50,25 @@ impl Tracer {
         Ok(TraceSpan { context, record: sampled.then_some(record), tracer: self.clone() })
     }
 
+    /// Work that is over, below `parent`: its name, and from when to when in nanoseconds since 1970. Fails as `start` does.
+    pub(crate) fn add(
+        &self,
+        name: &str,
+        [start, end]: [i64; 2],
+        detail: &str,
+        parent: &SpanContext,
+    ) -> std::io::Result<()> {
+        let mut span = self.start(name, SpanKind::Internal, Some(parent))?;
+        let Some(mut record) = span.record.take() else { return Ok(()) };
+        record.start_time_unix_nano = u64::try_from(start).unwrap_or_default();
+        record.end_time_unix_nano = u64::try_from(end).unwrap_or_default();
+        if !detail.is_empty() {
+            record.attributes.push(attribute("detail", detail));
+        }
+        self.end(record);
+        Ok(())
+    }
+
     /// The first span of a new trace. None where the kernel gives no random bytes: the log says so, and the work goes on.
     pub fn root(&self, name: &str) -> Option<TraceSpan> {
         self.start(name, SpanKind::Internal, None)

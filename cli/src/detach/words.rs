@@ -45,6 +45,8 @@ pub(super) fn runtime(flags: &RuntimeFlags, socket: &Path) -> Vec<OsString> {
         disable_apparmor,
         enable_selinux,
         selinux_category_range,
+        tracing_endpoint,
+        tracing_sampling_rate_per_million,
         boot_id_file,
     } = flags;
     let mut words: Vec<OsString> = ["runtime", "--daemon", "--standalone"].map(OsString::from).to_vec();
@@ -63,7 +65,9 @@ pub(super) fn runtime(flags: &RuntimeFlags, socket: &Path) -> Vec<OsString> {
         flag("boot-id-file", boot_id_file),
         flag("enable-cdi", enable_cdi.to_string()),
         flag("selinux-category-range", selinux_category_range.to_string()),
+        flag("tracing-sampling-rate-per-million", tracing_sampling_rate_per_million.to_string()),
     ]);
+    words.extend(tracing_endpoint.as_ref().map(|collector| flag("tracing-endpoint", collector)));
     words.extend(cdi_spec_dirs.iter().map(|folder| flag("cdi-spec-dirs", folder)));
     words.extend(handlers.iter().map(|handler| flag("handlers", handler)));
     words.extend(disable_apparmor.then(|| OsString::from("--disable-apparmor")));
@@ -150,6 +154,10 @@ mod tests {
         line.extend(["--cdi-spec-dirs=/cdi,/more", "--enable-cdi=false"].map(OsString::from));
         line.extend(
             ["--disable-apparmor", "--enable-selinux", "--selinux-category-range=7"].map(OsString::from),
+        );
+        line.extend(
+            ["--tracing-endpoint=localhost:4317", "--tracing-sampling-rate-per-million=9"]
+                .map(OsString::from),
         );
         line.extend(["--unset-seccomp-profile=runtime/default".into(), "--".into(), "-odd.yaml".into()]);
         let Command::Run(args) = parse(&line) else { panic!("not run") };

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::streams::{ResponseChunks, chunk_responses};
-use super::{CriService, RpcResult, run_detached};
+use super::{CriService, RpcResult, run_detached, traced};
 use crate::config::RuntimeConfig;
 use crate::config::handlers::Handlers;
 use crate::error::Error;
@@ -136,12 +136,15 @@ async fn pull(
 ) -> RpcResult<cri::PullImageResponse> {
     let (images, name) = (images.clone(), image_name(&config.handlers, request.image)?);
     let auth = request.auth.map(credentials);
-    let image = run_detached(async move {
+    let (stages, begun) = (Recorder::default(), unix_nanos());
+    let recorder = stages.clone();
+    let pulled = run_detached(async move {
         let reference = Reference::parse(&name).map_err(Error::from)?;
-        Ok(images.pull(&reference, auth, &Recorder::default()).await?)
+        Ok(images.pull(&reference, auth, &recorder).await?)
     })
-    .await?;
-    Ok(Response::new(cri::PullImageResponse { image_ref: image.id.clone() }))
+    .await;
+    traced::tell_stages(&stages, begun);
+    Ok(Response::new(cri::PullImageResponse { image_ref: pulled?.id.clone() }))
 }
 
 /// As containerd: whichever name or id is given, the whole image goes; one that is not there is removed already.

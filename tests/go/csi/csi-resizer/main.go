@@ -1,5 +1,6 @@
 // Command csi-resizer stands in for the Kubernetes sidecar of that name, which no registry here has: it has a CSI driver
-// expand a volume whose claim asks for more, and leaves the rest to the kubelet where the driver wants that.
+// expand a volume whose claim asks for more, and leaves the rest to the kubelet where the driver wants that. A claim whose
+// expansion failed may ask for less.
 package main
 
 import (
@@ -11,8 +12,11 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	kerrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
@@ -31,6 +35,10 @@ type resizer struct {
 	driver   csi.ControllerClient
 	claims   core.PersistentVolumeClaimLister
 	newModes bool
+	// controller: the driver has a part in it. Else the node alone makes volumes larger.
+	controller bool
+	// failed has the claims whose last expansion is over: the driver said that it did nothing.
+	failed map[string]bool
 }
 
 func main() {
@@ -49,8 +57,8 @@ func main() {
 		log.Fatalf("reach the cluster: %v", err)
 	}
 	expands, err := sidecar.ControllerCan(ctx, conn, csi.ControllerServiceCapability_RPC_EXPAND_VOLUME)
-	if err != nil || !expands {
-		log.Fatalf("the driver %s expands nothing in its controller (%v)", name, err)
+	if err != nil {
+		log.Fatalf("the controller's capabilities: %v", err)
 	}
 	newModes, err := sidecar.ControllerCan(ctx, conn, csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER)
 	if err != nil {
@@ -69,7 +77,7 @@ func main() {
 	if _, err := claims.Informer().AddEventHandler(handler); err != nil {
 		log.Fatalf("watch: %v", err)
 	}
-	r := &resizer{name, flags, cluster, csi.NewControllerClient(conn), claims.Lister(), newModes}
+	r := &resizer{name, flags, cluster, csi.NewControllerClient(conn), claims.Lister(), newModes, expands, map[string]bool{}}
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())
 	log.Printf("resizing for %s", name)
@@ -106,27 +114,70 @@ func (r *resizer) settle(ctx context.Context, key string) error {
 	if err != nil || known.Status.Phase != v1.ClaimBound {
 		return err
 	}
-	wanted, has := known.Spec.Resources.Requests[v1.ResourceStorage], known.Status.Capacity[v1.ResourceStorage]
-	if wanted.Cmp(has) <= 0 || isNodes(known.Status.AllocatedResourceStatuses[v1.ResourceStorage]) {
-		return nil
-	}
 	pv, err := r.cluster.CoreV1().PersistentVolumes().Get(ctx, known.Spec.VolumeName, metav1.GetOptions{})
 	if err != nil || pv.Spec.CSI == nil || pv.Spec.CSI.Driver != r.name {
 		return err
 	}
-	claim, err := r.tell(ctx, known, v1.PersistentVolumeClaimControllerResizeInProgress, v1.PersistentVolumeClaimResizing)
+	size, due := r.target(key, known)
+	if !due {
+		return nil
+	}
+	claim, err := r.tell(ctx, known, size, v1.PersistentVolumeClaimControllerResizeInProgress, v1.PersistentVolumeClaimResizing)
 	if err != nil {
 		return err
 	}
-	node, err := r.expand(ctx, pv, wanted.Value())
+	node, err := r.expand(ctx, pv, size.Value())
+	r.failed[key] = isFinal(err)
+	if isInfeasible(err) {
+		if _, told := r.tell(ctx, claim, size, v1.PersistentVolumeClaimControllerResizeInfeasible, v1.PersistentVolumeClaimControllerResizeError); told != nil {
+			return told
+		}
+	}
 	if err != nil {
 		return err
 	}
 	if node {
-		_, err = r.tell(ctx, claim, v1.PersistentVolumeClaimNodeResizePending, v1.PersistentVolumeClaimFileSystemResizePending)
+		_, err = r.tell(ctx, claim, size, v1.PersistentVolumeClaimNodeResizePending, v1.PersistentVolumeClaimFileSystemResizePending)
 		return err
 	}
-	return r.done(ctx, claim)
+	return r.done(ctx, claim, size)
+}
+
+// target returns how large the claim's volume is to be made now, and whether that is for this controller to do.
+func (r *resizer) target(key string, claim *v1.PersistentVolumeClaim) (resource.Quantity, bool) {
+	wanted, has := claim.Spec.Resources.Requests[v1.ResourceStorage], claim.Status.Capacity[v1.ResourceStorage]
+	allocated, begun := claim.Status.AllocatedResources[v1.ResourceStorage]
+	now := claim.Status.AllocatedResourceStatuses[v1.ResourceStorage]
+	switch {
+	case wanted.Cmp(has) <= 0:
+		return wanted, false
+	case isNodes(now):
+		// What the driver's controller has made larger stays so.
+		return wanted, !r.controller && begun && wanted.Cmp(allocated) < 0
+	case now == v1.PersistentVolumeClaimControllerResizeInProgress && begun && !r.failed[key]:
+		// The driver may be at it.
+		return allocated, true
+	}
+	return wanted, true
+}
+
+// isFinal tells whether the driver is done with a call that failed.
+func isFinal(err error) bool {
+	switch status.Code(err) {
+	case codes.OK, codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted, codes.Aborted:
+		return false
+	}
+	_, answered := status.FromError(err)
+	return answered
+}
+
+// isInfeasible tells whether the same call will fail again.
+func isInfeasible(err error) bool {
+	switch status.Code(err) {
+	case codes.InvalidArgument, codes.OutOfRange, codes.NotFound:
+		return true
+	}
+	return false
 }
 
 // isNodes tells whether the kubelet has the next step, or is at it.
@@ -140,6 +191,9 @@ func isNodes(status v1.ClaimResourceStatus) bool {
 
 // expand has the driver make the volume larger, and notes it. It returns whether the node has a part in it.
 func (r *resizer) expand(ctx context.Context, pv *v1.PersistentVolume, size int64) (bool, error) {
+	if !r.controller {
+		return true, r.note(ctx, pv, size)
+	}
 	capability, err := sidecar.OfVolume(pv, r.newModes)
 	if err != nil {
 		return false, err
@@ -160,23 +214,29 @@ func (r *resizer) expand(ctx context.Context, pv *v1.PersistentVolume, size int6
 		return false, err
 	}
 	now := pv.Spec.Capacity[v1.ResourceStorage]
-	if now.Value() >= answer.GetCapacityBytes() {
-		return answer.GetNodeExpansionRequired(), nil
+	if now.Value() < answer.GetCapacityBytes() {
+		err = r.note(ctx, pv, answer.GetCapacityBytes())
 	}
-	now.Set(answer.GetCapacityBytes())
-	patch, err := sidecar.Patch(pv.ObjectMeta, "spec", map[string]any{"capacity": v1.ResourceList{v1.ResourceStorage: now}})
-	if err != nil {
-		return false, err
-	}
-	_, err = r.cluster.CoreV1().PersistentVolumes().Patch(ctx, pv.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-	log.Printf("%s: %d bytes", pv.Name, answer.GetCapacityBytes())
 	return answer.GetNodeExpansionRequired(), err
 }
 
+// note writes down how large the volume is.
+func (r *resizer) note(ctx context.Context, pv *v1.PersistentVolume, size int64) error {
+	now := pv.Spec.Capacity[v1.ResourceStorage]
+	now.Set(size)
+	patch, err := sidecar.Patch(pv.ObjectMeta, "spec", map[string]any{"capacity": v1.ResourceList{v1.ResourceStorage: now}})
+	if err != nil {
+		return err
+	}
+	_, err = r.cluster.CoreV1().PersistentVolumes().Patch(ctx, pv.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	log.Printf("%s: %d bytes", pv.Name, size)
+	return err
+}
+
 // tell writes down how far the expansion is.
-func (r *resizer) tell(ctx context.Context, claim *v1.PersistentVolumeClaim, status v1.ClaimResourceStatus, condition v1.PersistentVolumeClaimConditionType) (*v1.PersistentVolumeClaim, error) {
+func (r *resizer) tell(ctx context.Context, claim *v1.PersistentVolumeClaim, size resource.Quantity, status v1.ClaimResourceStatus, condition v1.PersistentVolumeClaimConditionType) (*v1.PersistentVolumeClaim, error) {
 	claim = claim.DeepCopy()
-	claim.Status.AllocatedResources = v1.ResourceList{v1.ResourceStorage: claim.Spec.Resources.Requests[v1.ResourceStorage]}
+	claim.Status.AllocatedResources = v1.ResourceList{v1.ResourceStorage: size}
 	claim.Status.AllocatedResourceStatuses = map[v1.ResourceName]v1.ClaimResourceStatus{v1.ResourceStorage: status}
 	claim.Status.Conditions = []v1.PersistentVolumeClaimCondition{{
 		Type: condition, Status: v1.ConditionTrue, LastTransitionTime: metav1.Now(),
@@ -199,10 +259,11 @@ func (r *resizer) patchStatus(ctx context.Context, claim *v1.PersistentVolumeCla
 	return claims.Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 }
 
-func (r *resizer) done(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
+// done notes an expansion that the node has no part in.
+func (r *resizer) done(ctx context.Context, claim *v1.PersistentVolumeClaim, size resource.Quantity) error {
 	claim = claim.DeepCopy()
-	claim.Status.Capacity[v1.ResourceStorage] = claim.Spec.Resources.Requests[v1.ResourceStorage]
-	claim.Status.AllocatedResources, claim.Status.AllocatedResourceStatuses, claim.Status.Conditions = nil, nil, nil
+	claim.Status.Capacity[v1.ResourceStorage] = size
+	claim.Status.AllocatedResourceStatuses, claim.Status.Conditions = nil, nil
 	_, err := r.patchStatus(ctx, claim)
 	return err
 }
