@@ -51,7 +51,7 @@ func (p *provisioner) Provision(ctx context.Context, o controller.ProvisionOptio
 	defer cancel()
 	answer, err := p.driver.CreateVolume(call, request)
 	if err != nil {
-		return nil, state(err, o.SelectedNodeName), err
+		return nil, state(err, p.topology && o.SelectedNodeName != ""), err
 	}
 	volume := answer.GetVolume()
 	if volume.GetCapacityBytes() != 0 && volume.GetCapacityBytes() < request.GetCapacityRange().GetRequiredBytes() {
@@ -61,14 +61,14 @@ func (p *provisioner) Provision(ctx context.Context, o controller.ProvisionOptio
 	return p.persistent(o, request, volume, refs), controller.ProvisioningFinished, nil
 }
 
-// state tells whether a volume may come to be after this error.
-func state(err error, node string) controller.ProvisioningState {
+// state tells whether a volume may come to be after this error, and whether another node may have room for it.
+func state(err error, elsewhere bool) controller.ProvisioningState {
 	switch status.Code(err) {
 	case codes.ResourceExhausted:
-		if node != "" {
+		if elsewhere {
 			return controller.ProvisioningReschedule
 		}
-		return controller.ProvisioningFinished
+		return controller.ProvisioningInBackground
 	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.Aborted:
 		return controller.ProvisioningInBackground
 	}
