@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use gantry_base::error::chain;
-use gantry_trace::rpc::in_go;
+pub use gantry_trace::rpc::in_go;
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
