@@ -14,4 +14,5 @@ mod cost;
 mod go_suite;
 mod nginx;
 mod pods;
+mod spans;
 mod tour;
