@@ -4,6 +4,7 @@
 
 pub mod claims;
 pub mod pods;
+pub mod traffic;
 mod usage;
 mod watch;
 

@@ -4,16 +4,18 @@
 
 mod floor;
 pub mod shape;
-mod steady;
+pub mod steady;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use self::floor::NullKubelet;
 use self::shape::PodShape;
+use self::steady::IdleNode;
+use super::traffic::Traffic;
 use super::usage::{NodeUsage, available_memory, processor_time_of};
 use super::watch::{DEADLINE, Watch};
 use crate::cluster::audit::{self, AuditedRequest};
@@ -103,8 +105,11 @@ pub struct PodRound {
     pub memory: BTreeMap<String, u64>,
     /// By so many kB `MemAvailable` was less then than before; it may be more.
     pub available: i64,
-    /// Per cent of one core while nothing happened, by daemon.
-    pub idle: BTreeMap<String, f64>,
+    /// While nothing happened; only where it was asked for.
+    pub idle: Option<IdleNode>,
+    /// Between the kubelet and the API server, from the first pod's making to the last one's end, all of an idle time with
+    /// it.
+    pub traffic: Traffic,
     /// From the kubelet's kill until the next one had all pods.
     pub adoption: Option<Duration>,
     /// Of containers, until measuring ended.
@@ -191,6 +196,7 @@ struct Meter<'a> {
     log: u64,
     api_server: Duration,
     node: Duration,
+    traffic: Traffic,
 }
 
 impl<'a> Meter<'a> {
@@ -200,6 +206,7 @@ impl<'a> Meter<'a> {
             log: audit::end(&cluster.audit_log())?,
             api_server: api_server_time(cluster)?,
             node: usage.processor_time()?,
+            traffic: traffic(cluster)?,
         })
     }
 
@@ -208,6 +215,7 @@ impl<'a> Meter<'a> {
         round.requests = count(&asked, namespace);
         round.api_server = api_server_time(cluster)?.saturating_sub(self.api_server);
         round.node = self.usage.processor_time()?.saturating_sub(self.node);
+        round.traffic = traffic(cluster)?.since(self.traffic);
         Ok(())
     }
 }
@@ -261,7 +269,7 @@ fn rest(
     round: &mut PodRound,
 ) -> Result<()> {
     if let Some(time) = asked.idle {
-        round.idle = steady::idle(cluster, usage, time)?;
+        round.idle = Some(steady::idle(cluster, usage, time)?);
     }
     if asked.kill {
         round.adoption = steady::adoption(cluster, usage, namespace, round.pods)?;
@@ -312,6 +320,18 @@ pub(super) fn feed_at_once(kubectl: &Kubectl, all: &[Value]) -> Result<()> {
         }
         Ok(())
     })
+}
+
+/// Between the kubelet and the API server until now. None of the null kubelet's.
+fn traffic(cluster: &mut Cluster) -> Result<Traffic> {
+    let server = cluster.server();
+    let port = server.rsplit(':').next().and_then(|port| port.parse().ok());
+    let port = port.with_context(|| format!("{server} has no port"))?;
+    if cluster.kubelet().is_err() {
+        return Ok(Traffic::default());
+    }
+    let kubelet = daemons(cluster)?.first().map(|(_, pid)| Traffic::until_now(*pid, port));
+    kubelet.unwrap_or_else(|| Ok(Traffic::default()))
 }
 
 /// Processor time of the API server until now.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use gantry_tests::bench::pods::shape::PodShape;
+use gantry_tests::bench::pods::steady::IdleNode;
 use gantry_tests::bench::pods::{self, NodeUnderTest, PodRound, PodsAsked};
 
 use super::picture::{self, BarGroup};
@@ -186,11 +187,8 @@ fn kind_of(asked: &PodsAsked) -> String {
 /// What only some rounds have.
 fn show_rest(nodes: &[Rounds<'_>]) {
     for (node, rounds) in nodes {
-        let daemons: BTreeSet<&String> = rounds.iter().flat_map(|round| round.idle.keys()).collect();
-        for daemon in daemons {
-            let share = middle(rounds, |round| round.idle.get(daemon).copied().unwrap_or_default());
-            println!("idle, {}: {daemon} {share:.2} % of one core", node.name());
-        }
+        show_traffic(*node, rounds);
+        show_idle(*node, rounds);
         for took in rounds.iter().filter_map(|round| round.adoption) {
             println!("killed, {}: all pods again after {:.2} s, 0 restarts", node.name(), took.as_secs_f64());
         }
@@ -198,6 +196,40 @@ fn show_rest(nodes: &[Rounds<'_>]) {
         if restarts > 0 {
             println!("restarts, {}: {restarts} in {} rounds", node.name(), rounds.len());
         }
+    }
+}
+
+/// Of a round with an idle time that time's is in it.
+fn show_traffic(node: NodeUnderTest, rounds: &[&PodRound]) {
+    let of = |bytes: fn(&PodRound) -> u64| middle(rounds, |round| kilobytes_a_pod(bytes(round), round.pods));
+    let (sent, received) = (of(|round| round.traffic.sent), of(|round| round.traffic.received));
+    if sent > 0.0 {
+        println!(
+            "traffic, {}: {sent:.0} KB to the API server and {received:.0} KB from it for a pod",
+            node.name()
+        );
+    }
+}
+
+/// What happens while nothing happens.
+fn show_idle(node: NodeUnderTest, rounds: &[&PodRound]) {
+    let idle: Vec<&IdleNode> = rounds.iter().filter_map(|round| round.idle.as_ref()).collect();
+    let Some(first) = idle.first() else { return };
+    let name = node.name();
+    for daemon in first.shares.keys() {
+        let share = middle(&idle, |idle| idle.shares.get(daemon).copied().unwrap_or_default());
+        println!("idle, {name}: {daemon} {share:.2} % of one core");
+    }
+    let requests = middle(&idle, |idle| idle.requests.values().sum());
+    let [sent, received] = [0, 1]
+        .map(|way: usize| middle(&idle, |idle| idle.traffic.get(way).copied().unwrap_or_default() / 1e3));
+    println!(
+        "idle, {name}: in a minute {requests:.1} requests, {sent:.1} KB to the API server and {received:.1} KB from it"
+    );
+    let kinds: BTreeSet<&String> = idle.iter().flat_map(|idle| idle.requests.keys()).collect();
+    for kind in kinds {
+        let figure = middle(&idle, |idle| idle.requests.get(kind).copied().unwrap_or_default());
+        println!("  {kind:<34}{figure:>9.2}");
     }
 }
 
@@ -252,6 +284,11 @@ fn megabytes(kilobytes: u64) -> f64 {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+fn kilobytes_a_pod(bytes: u64, pods: usize) -> f64 {
+    bytes as f64 / 1e3 / pods.max(1) as f64
+}
+
+#[expect(clippy::cast_precision_loss, reason = "small numbers")]
 fn less_available(round: &PodRound) -> f64 {
     round.available as f64 * 1024.0 / 1e6
 }
@@ -275,7 +312,7 @@ fn at(round: &PodRound, percent: usize) -> Duration {
     ready.get(index).copied().unwrap_or_default()
 }
 
-fn middle(rounds: &[&PodRound], figure: impl Fn(&PodRound) -> f64) -> f64 {
+fn middle<T>(rounds: &[&T], figure: impl Fn(&T) -> f64) -> f64 {
     let mut all: Vec<f64> = rounds.iter().map(|round| figure(round)).collect();
     all.sort_by(f64::total_cmp);
     all.get(all.len() / 2).copied().unwrap_or_default()

@@ -11,35 +11,56 @@ use serde_json::Value;
 
 use super::super::usage::{NodeUsage, processor_time_of};
 use super::super::watch::DEADLINE;
-use crate::cluster::Cluster;
+use crate::cluster::audit;
 use crate::cluster::kubelet::KubeletKind;
 use crate::cluster::lives::{ContainerLife, is_ready, lives};
+use crate::cluster::{Cluster, NODE};
 use crate::place;
 use crate::poll::poll_every;
 
 /// Between two looks at the new kubelet's pods.
 const RHYTHM: Duration = Duration::from_millis(100);
 
-/// Per cent of one core over that time: each daemon's, and the whole node's.
-pub(super) fn idle(
-    cluster: &mut Cluster,
-    usage: &NodeUsage,
-    time: Duration,
-) -> Result<BTreeMap<String, f64>> {
+/// What a node costs whose pods all run, while nothing happens.
+#[derive(Debug, Clone, Default)]
+pub struct IdleNode {
+    /// Per cent of one core: each daemon's, and the whole node's.
+    pub shares: BTreeMap<String, f64>,
+    /// Of the node, by verb and resource, in a minute.
+    pub requests: BTreeMap<String, f64>,
+    /// Bytes to the API server and from it, in a minute.
+    pub traffic: [f64; 2],
+}
+
+pub(super) fn idle(cluster: &mut Cluster, usage: &NodeUsage, time: Duration) -> Result<IdleNode> {
     let daemons = super::daemons(cluster)?;
     let all = || {
         let of = |(name, pid): &(&str, i32)| Ok(((*name).to_owned(), processor_time_of(*pid)?));
         let whole = ("whole node".to_owned(), usage.processor_time()?);
         daemons.iter().map(of).chain([Ok(whole)]).collect::<Result<BTreeMap<_, _>>>()
     };
+    let (log, bytes) = (audit::end(&cluster.audit_log())?, super::traffic(cluster)?);
     let (begun, before) = (Instant::now(), all()?);
     std::thread::sleep(time);
     let (took, after) = (begun.elapsed(), all()?);
+    let bytes = super::traffic(cluster)?.since(bytes);
+    let asked = audit::requests(&cluster.audit_log(), log, &format!("system:node:{NODE}"))?;
     let share = |(name, used): (String, Duration)| {
         let used = used.saturating_sub(before.get(&name).copied().unwrap_or_default());
         (name, used.as_secs_f64() / took.as_secs_f64() * 100.0)
     };
-    Ok(after.into_iter().map(share).collect())
+    let minutes = took.as_secs_f64() / 60.0;
+    let mut requests = BTreeMap::new();
+    for request in asked {
+        *requests.entry(format!("{} {}", request.verb, request.resource)).or_default() += 1.0 / minutes;
+    }
+    let traffic = [bytes.sent, bytes.received].map(|bytes| in_float(bytes) / minutes);
+    Ok(IdleNode { shares: after.into_iter().map(share).collect(), requests, traffic })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "bytes of minutes")]
+fn in_float(bytes: u64) -> f64 {
+    bytes as f64
 }
 
 /// Kills the kubelet and starts it again. Until its own list has every pod as ready, from the kill on; every container
