@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn an_exit_is_seen_in_milliseconds_when_the_runtime_tells() {
-    for (told, within) in [(true, Duration::from_millis(10)), (false, Duration::from_millis(600))] {
+    for (told, within) in [(true, Duration::from_millis(10)), (false, Duration::from_millis(1100))] {
         let machine = WorkersFixture::new();
         if !told {
             machine.runtime.fail(Call::Changes, 1000, FailureKind::Unsupported, "unknown method");
@@ -98,6 +98,33 @@ async fn pods_that_rest_cost_as_many_calls_as_one_that_rests() {
         calls.push(machine.runtime.asked_in_all() - before);
     }
     assert_eq!(calls, [20, 20]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_without_events_is_asked_for_all_pods_at_once_each_second() {
+    let mut calls = Vec::new();
+    for pods in [1, 50] {
+        let machine = WorkersFixture::new();
+        machine.runtime.fail(Call::Changes, 1000, FailureKind::Unsupported, "unknown method");
+        let agent = machine.agent((0..pods).map(|n| named(&format!("p{n}"), &format!("p-{n}"))).collect());
+        for handle in agent.pods().iter() {
+            running(handle).await;
+        }
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let asked = || (machine.runtime.asked(Call::Observe), machine.runtime.asked(Call::States));
+        let before = asked();
+        tokio::time::sleep(Duration::from_secs(50)).await;
+        let after = asked();
+        calls.push((after.0 - before.0, after.1 - before.1));
+        // While that look fails each worker sees to its pod.
+        machine.runtime.fail(Call::States, 1000, FailureKind::Unavailable, "down");
+        machine.runtime.end_in(&PodUid::parse("p-0").unwrap(), 5);
+        let handle = agent.pods().iter().find(|handle| handle.pod.uid.as_str() == "p-0").unwrap().clone();
+        let begun = tokio::time::Instant::now();
+        handle.wait(|s| s.containers.first().unwrap().restart_count == 1).await;
+        assert!(begun.elapsed() <= Duration::from_secs(12), "{:?}", begun.elapsed());
+    }
+    assert_eq!(calls, [(0, 50), (0, 50)]);
 }
 
 #[tokio::test(start_paused = true)]
