@@ -87,3 +87,55 @@ pub(super) async fn wipe(slices: &dyn Slices, driver: Option<&str>) {
     }
     tracing::info!(driver, "ResourceSlices of this node are deleted");
 }
+
+#[cfg(test)]
+mod tests {
+    use gantry_kube_client::fake_apiserver::{FakeApiServer, InjectedFault, Wrong};
+    use serde_json::json;
+
+    use super::*;
+
+    const ALL: &str = "/apis/resource.k8s.io/v1/resourceslices";
+
+    /// Names of those that are left.
+    fn left(server: &FakeApiServer) -> Vec<String> {
+        let mut names: Vec<String> = server
+            .all(ALL)
+            .iter()
+            .map(|slice| slice["metadata"]["name"].as_str().unwrap().to_owned())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slices_of_this_node_are_deleted_those_of_a_driver_or_all() {
+        let server = FakeApiServer::default();
+        for (name, node, driver) in [("a", "n", "a.test"), ("b", "n", "b.test"), ("other", "m", "a.test")] {
+            server.put(&format!("{ALL}/{name}"), json!({ "spec": { "nodeName": node, "driver": driver } }));
+        }
+        let (known, node) = watch::channel(None);
+        let slices = ClusterSlices::new(server.client(), "n", node);
+        let unregistered = timeout(Duration::from_secs(3600), slices.delete(None)).await;
+        assert!(unregistered.is_err(), "before the node is there nothing is deleted");
+        assert_eq!(left(&server), ["a", "b", "other"]);
+
+        known.send_replace(Some(Arc::new(Node::default())));
+        slices.delete(Some("a.test")).await.unwrap();
+        assert_eq!(left(&server), ["b", "other"]);
+        slices.delete(None).await.unwrap();
+        assert_eq!(left(&server), ["other"]);
+
+        let fault = |code, reason| InjectedFault {
+            method: "DELETE".to_owned(),
+            path: ALL.to_owned(),
+            what: Wrong::Refused(code, reason),
+            times: 1,
+        };
+        server.fault(fault(403, "Forbidden"));
+        slices.delete(None).await.unwrap_err();
+        // An API server without that API has no slices.
+        server.fault(fault(404, "NotFound"));
+        slices.delete(None).await.unwrap();
+    }
+}

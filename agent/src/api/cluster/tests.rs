@@ -267,3 +267,31 @@ async fn claims_and_their_volumes_are_read_when_asked_for() {
     assert_eq!(volume.source, crate::api::PersistentSource::Local { path: "/data".into() });
     assert_eq!((volume.one_pod, &volume.affinity), (false, &None));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_to_devices_is_read_with_who_made_it_who_may_use_it_and_whose_devices_it_has() {
+    let (server, cluster, _) = start();
+    let path = |name: &str| format!("/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/{name}");
+    assert_eq!(cluster.resource_claim("default", "c").await.unwrap(), None);
+    let owner = |uid: &str, controller: bool| json!({ "apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid, "controller": controller });
+    let device = |driver: &str| json!({ "request": "r", "driver": driver, "pool": "n", "device": "d", "shareID": null });
+    server.put(
+        &path("c"),
+        json!({ "metadata": { "uid": "u-1", "ownerReferences": [owner("other", false), owner("p-1", true)] },
+            "status": { "reservedFor": [{ "resource": "pods", "name": "p", "uid": "p-1" }],
+                "allocation": { "devices": { "results": [device("a.test"), device("b.test"), device("a.test")] } } } }),
+    );
+    server.put(&path("free"), json!({ "metadata": { "uid": "u-2" }, "status": {} }));
+    let read = async |name: &str| (*cluster.resource_claim("default", name).await.unwrap().unwrap()).clone();
+    assert_eq!(
+        read("c").await,
+        crate::api::ResourceClaim {
+            uid: "u-1".into(),
+            controller: "p-1".into(),
+            reserved_for: vec!["p-1".into()],
+            drivers: Some(["a.test", "b.test"].map(str::to_owned).into()),
+        }
+    );
+    let free = crate::api::ResourceClaim { uid: "u-2".into(), ..Default::default() };
+    assert_eq!(read("free").await, free);
+}
