@@ -4,11 +4,14 @@
 
 mod similar;
 pub(crate) mod sink;
+mod volume_notes;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use similar::Similar;
+pub use volume_notes::VolumeNotes;
+pub(crate) use volume_notes::{ClaimObject, VolumeNote};
 
 /// How loud an event is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

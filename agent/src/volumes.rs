@@ -18,6 +18,7 @@ mod metrics;
 mod mounts;
 mod orphans;
 mod ownership;
+mod ownership_progress;
 mod payload;
 mod removal;
 mod sub_path;
@@ -34,6 +35,7 @@ use gantry_model::mount::Mount;
 use gantry_model::pod::usage::VolumeUsage;
 use gantry_model::pod::{Container, Pod, PodUid};
 
+pub use crate::events::VolumeNotes;
 use crate::timeline::Span;
 
 const FAILED_MOUNT: &str = "FailedMount";
@@ -56,8 +58,8 @@ pub trait Volumes: Send + Sync + fmt::Debug {
         pod: &'a Pod,
         container: &'a Container,
     ) -> BoxFuture<'a, Result<Vec<MappedDevice>, Error>>;
-    /// Which raw block devices were mapped for the pod since this was last asked, in the words of an event.
-    fn take_map_messages(&self, uid: &PodUid) -> Vec<String>;
+    /// What happens to volumes of pods, also while they are set up.
+    fn notes(&self) -> VolumeNotes;
     /// What the container wrote to its terminationMessagePath, at most its last 4096 bytes; none
     /// when it has no such file.
     fn last_words<'a>(&'a self, of: WordsOf<'a>) -> BoxFuture<'a, Result<Option<String>, Error>>;

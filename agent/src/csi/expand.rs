@@ -81,6 +81,13 @@ impl Expansion {
         })
     }
 
+    /// Whether the volume is larger than its claim says.
+    pub(crate) fn is_outgrown(size: &ClaimSize, volume: &PersistentVolume) -> bool {
+        let [is, of_volume] =
+            [&size.capacity, &volume.capacity].map(|amount| parse_units(amount).unwrap_or(0));
+        is < of_volume
+    }
+
     /// Whether a claim may wait for its node.
     pub(super) fn may_wait(size: &ClaimSize) -> bool {
         let [is, asked] = [&size.capacity, &size.requested].map(|amount| parse_units(amount).unwrap_or(0));

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use gantry_model::pod::{Pod, PodUid};
 use k8s_openapi::api::core::v1::Node;
 use tokio::sync::{Mutex as AsyncMutex, watch};
@@ -32,6 +32,7 @@ use super::steps::{self, Published, StepError, Steps, WantedVolume};
 use super::volume::{Facts, Outcome, Step, Volume};
 use crate::api::Api;
 use crate::block::BlockKernel;
+use crate::events::VolumeNotes;
 use crate::timeline::Span;
 pub(crate) use told::{InUse, MountError, NodeSeen, Wait};
 use told::{Retry, Stages, Waits};
@@ -41,6 +42,9 @@ const ATTACH_LOOK: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 
 /// `podAttachAndMountTimeout`: then waiting is told.
 const LONG_WAIT: Duration = Duration::from_secs(123);
 const IN_USE: &str = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
+
+/// The files' group is being changed.
+pub(crate) type Owned = BoxFuture<'static, Result<(), String>>;
 
 /// Clones are the same owner.
 #[derive(Debug, Clone)]
@@ -61,6 +65,7 @@ struct OwnerParts {
     stages: Stages,
     in_use: watch::Sender<InUse>,
     seen: watch::Sender<NodeSeen>,
+    notes: VolumeNotes,
     /// What an earlier kubelet has left and nobody can read.
     unread: Mutex<Vec<String>>,
 }
@@ -116,6 +121,7 @@ impl CsiVolumes {
             stages: Stages::default(),
             in_use: watch::channel(InUse::default()).0,
             seen: watch::channel(NodeSeen::default()).0,
+            notes: VolumeNotes::default(),
             unread: Mutex::new(found.unread),
         };
         let this = Self { shared: Arc::new(shared) };
@@ -141,6 +147,11 @@ impl CsiVolumes {
             *old = new;
             is_other
         });
+    }
+
+    /// What happens to volumes of pods.
+    pub(crate) fn notes(&self) -> VolumeNotes {
+        self.shared.notes.clone()
     }
 
     /// What pods wait for, by volume.
@@ -215,7 +226,9 @@ impl CsiVolumes {
                 return Err(StepError::before(wanted.publish_step(), why));
             }
             slot.attachable = Some(attachable);
-            slot.claim = wanted.claim.as_ref().map(|claim| (claim.namespace.clone(), claim.name.clone()));
+            // As upstream, which makes nothing larger that is not written to.
+            let claim = wanted.claim.as_ref().filter(|_| !wanted.read_only);
+            slot.claim = claim.map(|claim| (claim.namespace.clone(), claim.name.clone()));
             slot.pods.insert(pod.clone(), wanted.name.clone());
             slot.turn.clone()
         };
@@ -231,7 +244,7 @@ impl CsiVolumes {
         &self,
         pod: &Pod,
         wanted: &WantedVolume,
-        own: impl FnOnce(PathBuf) -> Result<(), String> + Send + 'static,
+        own: impl FnOnce(PathBuf) -> Owned + Send + 'static,
     ) -> Result<bool, MountError> {
         let key = (pod.uid.clone(), wanted.name.clone());
         if let Some(error) = self.shared.waits.too_early(&key) {
@@ -251,7 +264,7 @@ impl CsiVolumes {
         &self,
         pod: &Pod,
         wanted: &WantedVolume,
-        own: impl FnOnce(PathBuf) -> Result<(), String> + Send + 'static,
+        own: impl FnOnce(PathBuf) -> Owned + Send + 'static,
     ) -> Result<bool, StepError> {
         wanted.check_names()?;
         let object = self.steps().driver_object(&wanted.source.driver, wanted.publish_step()).await?;
@@ -307,6 +320,10 @@ impl CsiVolumes {
         is_new: bool,
     ) -> Result<(), StepError> {
         let step = if is_new { wanted.expand_step() } else { steps::EXPAND_IN_USE };
+        if wanted.read_only {
+            self.refuse_growth(wanted, &pod.uid, is_new);
+            return Ok(());
+        }
         let grown = self.expand(volume, wanted, pod, step).await;
         if is_new && grown.is_err() {
             volume.doubt(&pod.uid);
@@ -352,7 +369,7 @@ impl CsiVolumes {
         wanted: &WantedVolume,
         pod: &Pod,
         context: &BTreeMap<String, String>,
-        own: Option<impl FnOnce(PathBuf) -> Result<(), String> + Send + 'static>,
+        own: Option<impl FnOnce(PathBuf) -> Owned + Send + 'static>,
     ) -> Result<(), StepError> {
         let found = volume.may_have(&pod.uid);
         let (ready, Published { set_group }) = self.steps().prepare_publish(wanted, pod, context).await?;
@@ -365,9 +382,7 @@ impl CsiVolumes {
         // Mounted, and no pod's before its group has it.
         if let Some(own) = own.filter(|_| set_group && pod.security.fs_group.is_some()) {
             let path = self.shared.places.target(&pod.uid, &wanted.name);
-            let done = tokio::task::spawn_blocking(move || own(path)).await;
-            let done = done.unwrap_or_else(|error| Err(format!("the work on a volume died: {error}")));
-            done.map_err(|why| {
+            own(path).await.map_err(|why| {
                 let why = format!("applyFSGroup failed for vol {}: {why}", wanted.source.handle);
                 StepError::before(steps::PUBLISH, why)
             })?;

@@ -50,7 +50,7 @@ pub(crate) struct WantedVolume {
     pub(crate) block: bool,
     /// It is the pod's own, written inline.
     pub(crate) ephemeral: bool,
-    /// None when it cannot grow: it is the pod's own, or only read.
+    /// None when it is the pod's own.
     pub(crate) claim: Option<WantedClaim>,
 }
 
@@ -59,6 +59,10 @@ pub(crate) struct WantedVolume {
 pub(crate) struct WantedClaim {
     pub(crate) namespace: String,
     pub(crate) name: String,
+    /// Of this very claim.
+    pub(crate) uid: String,
+    /// Its volume is larger than it says.
+    pub(crate) outgrown: bool,
     /// As it was when the pod asked.
     pub(crate) size: ClaimSize,
     /// None when it need not grow here.

@@ -16,7 +16,7 @@ use gantry_model::pod::Pod;
 use kube::Client;
 use tokio::sync::mpsc;
 
-use super::{COMBINED, Event, Kind, NodeNote, Note};
+use super::{COMBINED, ClaimObject, Event, Kind, NodeNote, Note};
 use correlate::{About, Happening};
 
 /// Told and not taken yet; what comes on top is lost, and it is said so.
@@ -52,6 +52,13 @@ impl Recorder {
         let PodRef { namespace, name, uid } = of;
         let Note { kind, reason, message, annotations, .. } = note;
         self.tell(About::Pod { namespace, name, uid }, kind, reason, message, annotations);
+    }
+
+    /// Of a claim.
+    pub(crate) fn claim(&self, of: ClaimObject, note: Note) {
+        let ClaimObject { namespace, name, uid } = of;
+        let Note { kind, reason, message, annotations, .. } = note;
+        self.tell(About::Claim { namespace, name, uid }, kind, reason, message, annotations);
     }
 
     /// Of a pod, what its list has more than it had; waits for room, and is false when nobody posts any

@@ -85,10 +85,6 @@ pub(super) async fn find(
         (&mut bound.place, &volume.source)
     {
         wanted.read_only = *read_only;
-        if *read_only {
-            // As upstream, which makes nothing larger that is not written to.
-            wanted.claim = None;
-        }
     }
     Ok(bound)
 }
@@ -148,6 +144,8 @@ async fn backing(api: &dyn Api, pod: &Pod, claim: &str, found: &Claim) -> Result
         wanted.claim = Some(WantedClaim {
             namespace: pod.namespace.clone(),
             name: claim.to_owned(),
+            uid: found.uid.clone(),
+            outgrown: Expansion::is_outgrown(&found.size, &volume),
             size: found.size.clone(),
             expansion,
         });

@@ -13,6 +13,7 @@ use gantry_model::pod::{Container, Pod, PodUid};
 use tokio::sync::watch;
 
 use super::{Error, FAILED_MAP, MappedDevice, MountsOf, Volumes, WordsOf};
+use crate::events::VolumeNotes;
 
 /// Starts empty.
 #[derive(Debug, Default)]
@@ -20,6 +21,8 @@ pub struct FakeVolumes {
     state: Arc<Mutex<State>>,
     held: watch::Sender<bool>,
     stuck: watch::Sender<bool>,
+    slow: watch::Sender<bool>,
+    notes: VolumeNotes,
 }
 
 #[derive(Debug, Default)]
@@ -30,7 +33,6 @@ struct State {
     words: BTreeMap<(PodUid, String, u32), String>,
     files: BTreeMap<(PodUid, String), String>,
     failure: Option<Error>,
-    mapped: BTreeMap<PodUid, Vec<String>>,
     foreign: bool,
 }
 
@@ -70,9 +72,9 @@ impl FakeVolumes {
         self.state().failure = Some(Error { reason: FAILED_MAP, ..Error::new(message) });
     }
 
-    /// A device is mapped for the pod, in those words.
-    pub fn map(&self, uid: &PodUid, words: &str) {
-        self.state().mapped.entry(uid.clone()).or_default().push(words.to_owned());
+    /// Setting up takes until told otherwise.
+    pub fn slow(&self, slow: bool) {
+        self.slow.send_replace(slow);
     }
 
     /// What a container leaves.
@@ -143,7 +145,11 @@ impl Volumes for FakeVolumes {
             state.set_up.insert(pod.uid.clone());
             *state.times.entry(pod.uid.clone()).or_default() += 1;
         }
-        Box::pin(ready(result))
+        let mut slow = self.slow.subscribe();
+        Box::pin(async move {
+            slow.wait_for(|slow| !slow).await.map_err(|error| Error::new(error.to_string()))?;
+            result
+        })
     }
 
     fn mounts<'a>(&'a self, of: MountsOf<'a>) -> BoxFuture<'a, Result<Vec<Mount>, Error>> {
@@ -160,8 +166,8 @@ impl Volumes for FakeVolumes {
         Box::pin(ready(Ok(container.devices.iter().map(of).collect())))
     }
 
-    fn take_map_messages(&self, uid: &PodUid) -> Vec<String> {
-        self.state().mapped.remove(uid).unwrap_or_default()
+    fn notes(&self) -> VolumeNotes {
+        self.notes.clone()
     }
 
     fn last_words<'a>(&'a self, of: WordsOf<'a>) -> BoxFuture<'a, Result<Option<String>, Error>> {

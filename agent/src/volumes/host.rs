@@ -18,12 +18,12 @@ mod block;
 mod claims;
 mod container_mounts;
 mod csi;
+mod local;
 mod words;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -49,9 +49,11 @@ use crate::api::Api;
 use crate::block::{BlockKernel, Kernel};
 use crate::csi::files::FOLDER as CSI;
 use crate::csi::owner::CsiVolumes;
+use crate::events::VolumeNotes;
 use crate::node::NodeInfo;
 use crate::timeline::Span;
 use claims::{Failed, Writers};
+use local::Turns;
 use words::{read_words, words_below, words_path};
 
 const EMPTY_DIR: &str = "kubernetes.io~empty-dir";
@@ -75,8 +77,10 @@ pub struct HostVolumes {
     csi: Option<CsiVolumes>,
     tally: VolumeMetrics,
     blocks: Arc<dyn BlockKernel>,
-    /// Devices that were mapped, in the words of an event; until somebody asks.
-    mapped: Arc<Mutex<BTreeMap<PodUid, Vec<String>>>>,
+    /// What happens to volumes.
+    notes: VolumeNotes,
+    /// Of folders of the node.
+    turns: Turns,
     /// The node has SELinux.
     labels: bool,
 }
@@ -114,7 +118,8 @@ impl HostVolumes {
             csi: None,
             tally,
             blocks: Arc::new(Kernel),
-            mapped: Arc::default(),
+            notes: VolumeNotes::default(),
+            turns: Turns::default(),
             labels,
         }
     }
@@ -183,25 +188,23 @@ impl HostVolumes {
 
     async fn apply(&self, pod: &Pod, folder: &Path, ready: Ready<'_>) -> Result<(), String> {
         let path = path_of(folder, ready.volume, ready.place.as_ref())?;
+        if let (Some(VolumeBacking::Local { path: disk, volume }), VolumeSource::Claim { read_only, .. }) =
+            (&ready.place, &ready.volume.source)
+        {
+            return self.mount_local(pod, (disk, volume), &path, *read_only).await;
+        }
         let note = folder.join("plugins").join(EMPTY_DIR).join(&ready.volume.name).join("ready");
         let fs_group = pod.security.fs_group.and_then(|group| u32::try_from(group).ok());
         let ground = ground(pod, &ready.volume.source, self.node.memory)?;
         let now = jiff::Timestamp::now().strftime("%Y_%m_%d_%H_%M_%S").to_string();
         let (source, files, place) = (ready.volume.source.clone(), ready.files, ready.place);
-        let policy = pod.security.fs_group_on_root_mismatch;
         blocking(move || match source {
             VolumeSource::Claim { .. } => match place {
                 Some(VolumeBacking::HostPath { path, kind }) => host_path::check(&path, kind),
-                Some(VolumeBacking::Local { path: folder, .. }) => {
-                    if !bind_local(&folder, &path)? {
-                        return Ok(());
-                    }
-                    ownership::set_tree(&path, fs_group, policy)
-                        .map_err(|e| format!("applyFSGroup failed: {}: {e}", path.display()))
-                }
-                Some(VolumeBacking::LocalBlock { .. } | VolumeBacking::Csi(_)) | None => {
-                    Err("the claim was not looked up".to_owned())
-                }
+                Some(
+                    VolumeBacking::Local { .. } | VolumeBacking::LocalBlock { .. } | VolumeBacking::Csi(_),
+                )
+                | None => Err("the claim was not looked up".to_owned()),
             },
             VolumeSource::Csi(_) => Err("its driver was not asked".to_owned()),
             VolumeSource::HostPath { kind, .. } => host_path::check(&path, kind),
@@ -250,22 +253,6 @@ fn path_of(pod_folder: &Path, volume: &Volume, place: Option<&VolumeBacking>) ->
         (VolumeSource::Projected { plugin, .. }, _) => (*plugin, &volume.name),
     };
     Ok(pod_folder.join("volumes").join(plugin).join(name))
-}
-
-/// A folder of the node in the pod's volumes; false when it is there already.
-fn bind_local(folder: &Path, path: &Path) -> Result<bool, String> {
-    make_folder(path).map_err(|error| format!("mkdir {}: {error}", path.display()))?;
-    if mounts::is_mount_point(path).map_err(|error| format!("stat {}: {error}", path.display()))? {
-        return Ok(false);
-    }
-    let source =
-        fs::File::open(folder).map_err(|error| format!("path {folder:?} does not exist: {error}"))?;
-    if !source.metadata().is_ok_and(|found| found.is_dir()) {
-        return Err(format!("path {folder:?} is no folder: this node mounts local volumes that are folders"));
-    }
-    mounts::bind(source.as_fd(), path)
-        .map_err(|error| format!("bind {} on {}: {error}", folder.display(), path.display()))?;
-    Ok(true)
 }
 
 fn make_folder(path: &Path) -> io::Result<()> {
@@ -370,8 +357,8 @@ impl Volumes for HostVolumes {
         Box::pin(async move { blocking(work).await.map_err(Error::new) })
     }
 
-    fn take_map_messages(&self, uid: &PodUid) -> Vec<String> {
-        self.mapped.lock().unwrap_or_else(PoisonError::into_inner).remove(uid).unwrap_or_default()
+    fn notes(&self) -> VolumeNotes {
+        self.notes.clone()
     }
 
     fn last_words<'a>(&'a self, of: WordsOf<'a>) -> BoxFuture<'a, Result<Option<String>, Error>> {
@@ -420,7 +407,7 @@ impl Volumes for HostVolumes {
             self.tally.record_unmount(uid, begun, taken.is_ok());
             taken.map_err(Error::new)?;
             self.claims.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
-            self.mapped.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+            self.notes.take(uid);
             self.writers.give_back(uid);
             self.api.forget(uid);
             Ok(())

@@ -47,6 +47,21 @@ fn points_below(mounts: &[MountInfo], folder: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// Where else the folder is mounted, whose path leads over no link, as upstream's GetMountRefs finds it.
+pub(super) fn copies<'a>(mounts: &'a [MountInfo], folder: &Path) -> impl Iterator<Item = &'a Path> + use<'a> {
+    // What covers it was mounted last.
+    let over = mounts.iter().rfind(|mount| folder.starts_with(&mount.point));
+    let of = over.and_then(|over| {
+        let below = folder.strip_prefix(&over.point).ok()?;
+        Some((over.id, over.device.clone(), over.root.join(below)))
+    });
+    let is_same = move |mount: &&MountInfo| {
+        let (id, device, root) = of.as_ref()?;
+        (mount.id != *id && mount.device == *device && mount.root == *root).then_some(())
+    };
+    mounts.iter().filter(move |mount| is_same(mount).is_some()).map(|mount| mount.point.as_path())
+}
+
 /// Lets mounts below a kubelet's root reach others and theirs reach it: mounts of Bidirectional and
 /// HostToContainer need that. A root that is no mount becomes one, with all that is mounted below it.
 ///
@@ -218,6 +233,22 @@ mod tests {
         assert_eq!(of("/var/lib/kubelet"), is("/var", false));
         assert_eq!(of("/variable"), is("/", true));
         assert_eq!(of("/srv"), is("/srv", true));
+    }
+
+    #[test]
+    fn where_else_a_folder_is_mounted_is_known_by_its_file_system_and_root() {
+        let table = b"22 1 0:1 / / rw - ext4 a rw\n\
+            23 22 0:2 / /mnt rw - ext4 b rw\n\
+            24 22 0:2 /disk /k/pods/u/pv rw - ext4 b rw\n\
+            25 22 0:1 /disk /k/pods/v/pv rw - ext4 a rw\n\
+            26 22 0:2 / /k/pods/w/pv rw - ext4 b rw\n\
+            27 22 0:1 /mnt /k/pods/x/pv rw - ext4 a rw\n";
+        let mounts = mountinfo::parse(table);
+        let of = |folder| copies(&mounts, Path::new(folder)).collect::<Vec<_>>();
+        assert_eq!(of("/mnt/disk"), [Path::new("/k/pods/u/pv")]);
+        assert_eq!(of("/mnt"), [Path::new("/k/pods/w/pv")]);
+        assert_eq!(of("/disk"), [Path::new("/k/pods/v/pv")]);
+        assert_eq!(of("/none"), Vec::<&Path>::new());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, lchown};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags};
 use rustix::io::Errno;
@@ -54,13 +55,19 @@ pub(super) fn set_link(link: &Path, fs_group: Option<u32>) -> io::Result<()> {
 
 /// A folder that was there before the pod, with all that is in it. `on_mismatch`: not when its root
 /// looks as if it had been done before. Other pods may be at work in it: no name is looked up twice.
-pub(super) fn set_tree(folder: &Path, fs_group: Option<u32>, on_mismatch: bool) -> io::Result<()> {
+/// `count` is of what was looked at.
+pub(super) fn set_tree(
+    folder: &Path,
+    fs_group: Option<u32>,
+    on_mismatch: bool,
+    count: &AtomicU64,
+) -> io::Result<()> {
     let Some(group) = fs_group else { return Ok(()) };
     let root = rustix::fs::open(folder, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     if on_mismatch && is_done(&rustix::fs::fstat(&root)?, group) {
         return Ok(());
     }
-    set_below(&root, group, 0)
+    set_below(&root, group, 0, count)
 }
 
 /// As far as the kubelet looks: the root's group, mode and set-group-ID bit.
@@ -69,7 +76,8 @@ fn is_done(root: &rustix::fs::Stat, group: u32) -> bool {
     root.st_gid == group && root.st_mode & wanted == wanted && FileType::from_raw_mode(root.st_mode).is_dir()
 }
 
-fn set_below(file: &OwnedFd, group: u32, depth: usize) -> io::Result<()> {
+fn set_below(file: &OwnedFd, group: u32, depth: usize, count: &AtomicU64) -> io::Result<()> {
+    count.fetch_add(1, Ordering::Relaxed);
     let found = rustix::fs::fstat(file)?;
     let kind = FileType::from_raw_mode(found.st_mode);
     rustix::fs::chownat(file, "", None, Some(Gid::from_raw(group)), AtFlags::EMPTY_PATH)?;
@@ -96,7 +104,7 @@ fn set_below(file: &OwnedFd, group: u32, depth: usize) -> io::Result<()> {
         }
         match rustix::fs::openat(file, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
         {
-            Ok(child) => set_below(&child, group, depth + 1)?,
+            Ok(child) => set_below(&child, group, depth + 1, count)?,
             // Removed meanwhile.
             Err(Errno::NOENT) => {}
             Err(error) => return Err(error.into()),
@@ -162,18 +170,21 @@ mod tests {
         for path in [&outside, &volume.join("a/b/file")] {
             fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
         }
-        set_tree(&volume, None, false).unwrap();
+        let count = AtomicU64::new(0);
+        let set_tree = |group, on_mismatch| set_tree(&volume, group, on_mismatch, &count);
+        set_tree(None, false).unwrap();
         let mode = |path: &Path| path.metadata().unwrap().mode() & 0o7777;
         assert_eq!(mode(&volume.join("a/b/file")), 0o600);
-        set_tree(&volume, Some(group), true).unwrap();
+        set_tree(Some(group), true).unwrap();
+        assert_eq!(count.load(Ordering::Relaxed), 5, "the root, two folders, a file and a link");
         assert_eq!(mode(&volume.join("a/b/file")), 0o660);
         assert_eq!(mode(&volume.join("a/b")) & 0o2770, 0o2770);
         assert_eq!(mode(&outside), 0o600);
         // Its root looks done: what is below is taken as done, too.
         fs::set_permissions(volume.join("a/b/file"), fs::Permissions::from_mode(0o600)).unwrap();
-        set_tree(&volume, Some(group), true).unwrap();
+        set_tree(Some(group), true).unwrap();
         assert_eq!(mode(&volume.join("a/b/file")), 0o600);
-        set_tree(&volume, Some(group), false).unwrap();
+        set_tree(Some(group), false).unwrap();
         assert_eq!(mode(&volume.join("a/b/file")), 0o660);
     }
 }

@@ -42,6 +42,11 @@ fn object() -> CsiDriver {
     }
 }
 
+/// The driver has set the group.
+fn nothing_owned(_: PathBuf) -> Owned {
+    Box::pin(std::future::ready(Ok(())))
+}
+
 impl Bed {
     /// With a driver whose volumes nobody attaches.
     fn new() -> Self {
@@ -72,7 +77,7 @@ impl Bed {
     }
 
     async fn mount(&self, pod: &Pod, wanted: &WantedVolume) -> Result<(), String> {
-        let mounted = self.volumes.mount(pod, wanted, |_| Ok(())).await;
+        let mounted = self.volumes.mount(pod, wanted, nothing_owned).await;
         mounted.map(drop).map_err(|error| error.message)
     }
 
@@ -208,7 +213,7 @@ async fn a_pod_waits_until_its_volume_is_told_to_be_in_use_and_attached() {
     let bed = Bed::new();
     bed.api.put_csi_driver(DRIVER, CsiDriver { attach_required: true, ..object() });
     let (pod, wanted) = (pod("a"), wanted());
-    let mount = || bed.volumes.mount(&pod, &wanted, |_| Ok(()));
+    let mount = || bed.volumes.mount(&pod, &wanted, nothing_owned);
     let error = mount().await.unwrap_err();
     assert!(error.quiet && error.message.contains("VolumesInUse"), "{error:?}");
     assert_eq!(*bed.volumes.in_use().borrow(), InUse { sure: [KEY.to_owned()].into(), ..InUse::default() });
@@ -393,7 +398,7 @@ async fn files_get_the_pods_group_as_the_driver_says() {
         let note = owned.clone();
         let own = move |path: PathBuf| {
             *note.lock().unwrap() = Some(path);
-            Ok(())
+            nothing_owned(PathBuf::new())
         };
         bed.volumes.mount(&pod, &wanted, own).await.unwrap();
         let path = set.then(|| bed.volumes.shared.places.target(&pod.uid, "pv"));

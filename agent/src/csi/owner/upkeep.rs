@@ -15,8 +15,9 @@ use tokio::time::timeout;
 use super::{CsiVolumes, Slot};
 use crate::csi::expand::{Expansion, GrowthFailure};
 use crate::csi::files::DevicePlace;
-use crate::csi::steps::{PUBLISH, StepError, WantedVolume};
+use crate::csi::steps::{PUBLISH, StepError, WantedClaim, WantedVolume};
 use crate::csi::volume::Volume;
+use crate::events::{ClaimObject, Kind, Note};
 
 /// Upstream asks at each sync of the pod, which is about once a minute.
 const EVERY: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 60_000 });
@@ -135,6 +136,32 @@ impl CsiVolumes {
 }
 
 impl CsiVolumes {
+    /// Tells of a volume that would have grown if the pod could write to it. Upstream looks when the pod gets it.
+    pub(super) fn refuse_growth(&self, wanted: &WantedVolume, pod: &PodUid, is_new: bool) {
+        let Some(claim) = wanted.claim.as_ref().filter(|claim| is_new && claim.outgrown) else { return };
+        let message = format!(
+            "MountVolume.NodeExpandVolume failed for volume {:?} requested read-only file system",
+            wanted.name
+        );
+        self.tell_growth(pod, claim, Kind::Warning, ("FileSystemResizeFailed", message));
+    }
+
+    /// Of the pod and of its claim.
+    fn tell_growth(
+        &self,
+        pod: &PodUid,
+        claim: &WantedClaim,
+        kind: Kind,
+        (reason, message): (&'static str, String),
+    ) {
+        let WantedClaim { namespace, name, uid, .. } = claim.clone();
+        self.shared.notes.add_of_claim(
+            pod,
+            ClaimObject { namespace, name, uid },
+            Note::pod(kind, reason, message),
+        );
+    }
+
     /// Makes a volume larger whose claim waits for that. A pod that starts waits for it; one that runs goes on.
     pub(super) async fn expand(
         &self,
@@ -159,6 +186,11 @@ impl CsiVolumes {
         failpoint!("csi.grown");
         let Err(error) = grown else {
             volume.growth_failed = false;
+            let message = format!(
+                "MountVolume.NodeExpandVolume succeeded for volume {:?} {}",
+                wanted.name, self.shared.node
+            );
+            self.tell_growth(&pod.uid, claim, Kind::Normal, ("FileSystemResizeSuccessful", message));
             let words = match expansion.is_tracked() {
                 true => "mountVolume.NodeExpandVolume update pvc status failed: ",
                 false => "mountVolume.NodeExpandVolume update PVC status failed : ",

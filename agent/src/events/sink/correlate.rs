@@ -22,6 +22,8 @@ pub(super) enum About {
     Node,
     /// As in ObjectReference.
     Pod { namespace: String, name: String, uid: String },
+    /// A PersistentVolumeClaim.
+    Claim { namespace: String, name: String, uid: String },
 }
 
 /// Something to be told, one or several times.

@@ -101,7 +101,7 @@ impl Poster {
         self.named = self.clock.wall_nanos().max(self.named.saturating_add(1));
         let name = match &happening.about {
             About::Node => self.node.as_str(),
-            About::Pod { name, .. } => name,
+            About::Pod { name, .. } | About::Claim { name, .. } => name,
         };
         let name = name.get(..name.floor_char_boundary(MOST_NAME)).unwrap_or(name);
         format!("{name}.{:x}", self.named)
@@ -149,7 +149,7 @@ fn outcome(
 fn namespace(about: &About) -> &str {
     match about {
         About::Node => "default",
-        About::Pod { namespace, .. } => namespace,
+        About::Pod { namespace, .. } | About::Claim { namespace, .. } => namespace,
     }
 }
 
@@ -157,25 +157,29 @@ fn time(nanos: i64) -> Option<Time> {
     Timestamp::from_nanosecond(i128::from(nanos)).ok().map(Time)
 }
 
-fn event(node: &str, happening: &Happening, posted: &Posted) -> Event {
+/// What the event is about, in the API's form.
+fn object(node: &str, happening: &Happening) -> ObjectReference {
     let filled = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    let involved_object = match &happening.about {
-        About::Node => ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Node".to_owned()),
-            name: Some(node.to_owned()),
-            ..ObjectReference::default()
-        },
-        About::Pod { namespace, name, uid } => ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            namespace: Some(namespace.clone()),
-            name: Some(name.clone()),
-            uid: Some(uid.clone()),
-            field_path: filled(&happening.field),
-            ..ObjectReference::default()
-        },
+    let of = |kind: &str, name: &str| ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some(kind.to_owned()),
+        name: Some(name.to_owned()),
+        ..ObjectReference::default()
     };
+    let (kind, namespace, name, uid) = match &happening.about {
+        About::Node => return of("Node", node),
+        About::Pod { namespace, name, uid } => ("Pod", namespace, name, uid),
+        About::Claim { namespace, name, uid } => ("PersistentVolumeClaim", namespace, name, uid),
+    };
+    ObjectReference {
+        namespace: Some(namespace.clone()),
+        uid: Some(uid.clone()),
+        field_path: filled(&happening.field),
+        ..of(kind, name)
+    }
+}
+
+fn event(node: &str, happening: &Happening, posted: &Posted) -> Event {
     Event {
         metadata: ObjectMeta {
             name: Some(posted.name.clone()),
@@ -183,7 +187,7 @@ fn event(node: &str, happening: &Happening, posted: &Posted) -> Event {
             annotations: (!happening.annotations.is_empty()).then(|| happening.annotations.clone()),
             ..ObjectMeta::default()
         },
-        involved_object,
+        involved_object: object(node, happening),
         reason: Some(happening.reason.to_string()),
         message: Some(happening.message.clone()),
         type_: Some(happening.kind.as_str().to_owned()),

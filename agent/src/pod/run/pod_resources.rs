@@ -12,7 +12,7 @@ use super::{Output, Task, WaitReason, both, kill_error, wait_reason};
 use crate::admission;
 use crate::checkpoint::Marks;
 use crate::events::Kind::{Normal, Warning};
-use crate::events::NodeNote;
+use crate::events::{NodeNote, VolumeNote};
 use crate::ports;
 use crate::runtime::{NewSandbox, Users};
 
@@ -71,10 +71,16 @@ pub(super) async fn cgroup(task: Task<'_>, actuated: &Allocation) -> Result<Outp
 }
 
 pub(super) async fn volumes(task: Task<'_>) -> Result<Output, WaitReason> {
-    let set_up = task.deps.volumes.set_up(task.pod).await;
-    for message in task.deps.volumes.take_map_messages(&task.pod.uid) {
-        task.tell(Normal, "SuccessfulMountVolume", message.as_str()).await;
-    }
+    let (notes, uid) = (task.deps.volumes.notes(), &task.pod.uid);
+    let mut set_up = task.deps.volumes.set_up(task.pod);
+    // What takes long is told while it does.
+    let set_up = loop {
+        tokio::select! {
+            set_up = &mut set_up => break set_up,
+            more = notes.next(uid) => tell_volumes(task, more).await,
+        }
+    };
+    tell_volumes(task, notes.take(uid)).await;
     match set_up {
         Ok(()) => Ok(Output::Done),
         Err(error) => {
@@ -83,6 +89,15 @@ pub(super) async fn volumes(task: Task<'_>) -> Result<Output, WaitReason> {
             }
             Err(wait_reason(error.reason, error.message))
         }
+    }
+}
+
+async fn tell_volumes(task: Task<'_>, notes: Vec<VolumeNote>) {
+    for VolumeNote { note, claim } in notes {
+        if let (Some(claim), Some(recorder)) = (claim, &task.deps.recorder) {
+            recorder.claim(claim, note.clone());
+        }
+        task.notes_out.tell(note).await;
     }
 }
 

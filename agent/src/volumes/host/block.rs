@@ -10,7 +10,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
 
 use gantry_model::pod::usage::VolumeUsage;
 use gantry_model::pod::volume::{VolumeDevice, VolumeSource};
@@ -22,6 +21,7 @@ use super::claims::Failed;
 use super::{HostVolumes, LOCAL, blocking};
 use crate::block::{self, BlockMap, FOLDER};
 use crate::csi::owner::CsiVolumes;
+use crate::events::{Kind, Note};
 
 impl HostVolumes {
     /// Of all pods.
@@ -57,8 +57,9 @@ impl HostVolumes {
         let folder = map.link.parent().unwrap_or(&map.link);
         let told = [("globalMapPath", map.global.as_path()), ("volumeMapPath", folder)]
             .map(|(what, path)| format!("{words} {what} {:?}", path.display().to_string()));
-        let mut mapped = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
-        mapped.entry(uid.clone()).or_default().extend(told);
+        for words in told {
+            self.notes.add(uid, Note::pod(Kind::Normal, "SuccessfulMountVolume", words));
+        }
     }
 
     /// Takes back what the pod has of local volumes, also what an earlier agent has mapped. Blocks.

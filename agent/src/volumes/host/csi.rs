@@ -9,8 +9,9 @@ use gantry_model::pod::volume::{CsiVolume, Volume};
 use gantry_model::pod::{Pod, PodUid};
 
 use super::super::claim::VolumeBacking;
+use super::super::ownership_progress::GroupChange;
 use super::super::removal::Mounts;
-use super::super::{Error, VolumeWait, ownership, removal};
+use super::super::{Error, VolumeWait, removal};
 use super::{HostVolumes, blocking, mounts};
 use crate::api::CsiSource;
 use crate::block;
@@ -24,7 +25,7 @@ const SUB_PATHS: &str = "volume-subpaths";
 impl HostVolumes {
     /// The same, with volumes of CSI by that owner.
     pub(crate) fn with_csi(self, csi: CsiVolumes) -> Self {
-        Self { csi: Some(csi), ..self }
+        Self { notes: csi.notes(), csi: Some(csi), ..self }
     }
 
     /// Where volumes of CSI are, as the mount table names it.
@@ -44,12 +45,8 @@ impl HostVolumes {
                 format!("volume {:?} is of a CSI driver, which pods have in a cluster only", volume.name);
             return Err(Error::new(why));
         };
-        let group = pod.security.fs_group.and_then(|group| u32::try_from(group).ok());
-        let policy = pod.security.fs_group_on_root_mismatch;
-        let own = move |path: PathBuf| {
-            ownership::set_tree(&path, group, policy).map_err(|error| format!("{}: {error}", path.display()))
-        };
-        let mounted = csi.mount(pod, &wanted, own).await;
+        let change = GroupChange::of(pod, self.notes.clone());
+        let mounted = csi.mount(pod, &wanted, move |path| Box::pin(change.apply(path))).await;
         self.tally.record_mount(pod, volume, begun, mounted.is_ok());
         let is_new =
             mounted.map_err(|MountError { message, reason, quiet }| Error { message, reason, quiet })?;

@@ -34,7 +34,8 @@ async fn a_device_is_staged_once_mapped_for_each_pod_and_taken_back_after_the_la
     let (mut a, b) = (pod("a"), pod("b"));
     a.security.fs_group = Some(1000);
     bed.driver.can_set_group(true);
-    let mount = async |pod: &Pod| bed.volumes.mount(pod, &block(), |_| Err("no files".to_owned())).await;
+    let no_files = |_| -> Owned { Box::pin(std::future::ready(Err("no files".to_owned()))) };
+    let mount = async |pod: &Pod| bed.volumes.mount(pod, &block(), no_files).await;
     assert_eq!((mount(&a).await, mount(&a).await, mount(&b).await), (Ok(true), Ok(false), Ok(true)));
     assert_eq!(bed.driver.calls(), ["stage h1", "publish h1 a", "publish h1 b"]);
     let (staged, published) = bed.driver.asked();
@@ -71,7 +72,7 @@ async fn what_fails_of_a_device_is_told_as_a_map_and_nothing_is_left_of_what_was
     let bed = Bed::new();
     let pod = pod("a");
     let told = async || {
-        let error = bed.volumes.mount(&pod, &block(), |_| Ok(())).await.unwrap_err();
+        let error = bed.volumes.mount(&pod, &block(), nothing_owned).await.unwrap_err();
         assert_eq!(error.reason, "FailedMapVolume");
         error.message
     };
@@ -188,7 +189,14 @@ async fn a_device_grows_and_its_driver_tells_how_full_it_is() {
         capacity: "2Ki".to_owned(),
     };
     let expansion = Expansion::of(("default", "data"), &size, &volume);
-    let claim = WantedClaim { namespace: "default".to_owned(), name: "data".to_owned(), size, expansion };
+    let claim = WantedClaim {
+        namespace: "default".to_owned(),
+        name: "data".to_owned(),
+        uid: "u-data".to_owned(),
+        outgrown: true,
+        size,
+        expansion,
+    };
     bed.api.put_claim("data", Claim::default());
     // The driver looks whether the paths are those that it has staged and published.
     bed.patiently(&pod, &WantedVolume { claim: Some(claim), ..block() }).await;

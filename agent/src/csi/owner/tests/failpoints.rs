@@ -248,7 +248,7 @@ impl KubeletLife {
 
     fn mount(&self, uid: &str, wanted: &WantedVolume) -> Option<Result<bool, MountError>> {
         let (volumes, pod, wanted) = (self.volumes.clone(), pod(uid), wanted.clone());
-        self.run(async move { volumes.mount(&pod, &wanted, |_| Ok(())).await })
+        self.run(async move { volumes.mount(&pod, &wanted, nothing_owned).await })
     }
 
     /// Until it is mounted, however often it is to be asked for.

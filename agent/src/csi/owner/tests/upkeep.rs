@@ -6,6 +6,7 @@ use super::*;
 use crate::api::{Claim, ClaimSize, PersistentSource, PersistentVolume};
 use crate::csi::expand::Expansion;
 use crate::csi::steps::WantedClaim;
+use crate::events::ClaimObject;
 
 const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
@@ -110,7 +111,14 @@ pub(super) fn growing(status: &str) -> WantedVolume {
         capacity: "2Ki".to_owned(),
     };
     let expansion = Expansion::of(("default", "data"), &size, &volume);
-    let claim = WantedClaim { namespace: "default".to_owned(), name: "data".to_owned(), size, expansion };
+    let claim = WantedClaim {
+        namespace: "default".to_owned(),
+        name: "data".to_owned(),
+        uid: "u-data".to_owned(),
+        outgrown: true,
+        size,
+        expansion,
+    };
     WantedVolume { claim: Some(claim), ..wanted() }
 }
 
@@ -169,7 +177,7 @@ async fn growth_that_fails_under_a_pod_is_told_in_upstreams_words() {
     let (pod, pending) = (pod("a"), growing("NodeResizePending"));
     bed.mount(&pod, &wanted()).await.unwrap();
     bed.driver.fails("expand", Trouble::Refused(Code::Internal));
-    let error = bed.volumes.mount(&pod, &pending, |_| Ok(())).await.unwrap_err();
+    let error = bed.volumes.mount(&pod, &pending, nothing_owned).await.unwrap_err();
     let why =
         "Expander.NodeExpand failed to expand the volume : rpc error: code = Internal desc = expand failed";
     let words = format!("NodeExpandVolume.NodeExpandVolume failed for volume \"pv\" : {why}");
@@ -269,4 +277,48 @@ async fn a_driver_that_does_not_answer_holds_up_the_growth_of_no_other_volume() 
         slow = bed.mount(&b, &deaf) => panic!("it answers: {slow:?}"),
         found = look => assert_eq!(found, [a.uid.clone()].into()),
     }
+}
+
+/// What is told of the pod and of its claim: kind, reason and words.
+fn noted(bed: &Bed, pod: &Pod) -> Vec<(&'static str, String, String)> {
+    let notes = bed.volumes.notes().take(&pod.uid);
+    let claim = ClaimObject { namespace: "default".into(), name: "data".into(), uid: "u-data".into() };
+    assert!(notes.iter().all(|told| told.claim.as_ref() == Some(&claim)), "{notes:?}");
+    let told = notes.into_iter().map(|told| told.note);
+    told.map(|note| (note.kind.as_str(), note.reason.into_owned(), note.message)).collect()
+}
+
+#[tokio::test]
+async fn growth_is_told_of_the_pod_and_of_its_claim_and_once() {
+    let bed = Bed::new();
+    bed.driver.can_expand();
+    let (pod, pending) = (pod("a"), growing("NodeResizePending"));
+    bed.driver.fails("expand", Trouble::Refused(Code::Internal));
+    bed.mount(&pod, &pending).await.unwrap_err();
+    assert_eq!(noted(&bed, &pod), [], "the claim's condition tells it, as upstream");
+    bed.patiently(&pod, &pending).await;
+    let words = "MountVolume.NodeExpandVolume succeeded for volume \"pv\" n1".to_owned();
+    assert_eq!(noted(&bed, &pod), [("Normal", "FileSystemResizeSuccessful".to_owned(), words)]);
+    bed.mount(&pod, &wanted()).await.unwrap();
+    assert_eq!(noted(&bed, &pod), []);
+}
+
+#[tokio::test]
+async fn a_volume_that_is_only_read_does_not_grow_and_that_is_told_when_the_pod_gets_it() {
+    let bed = Bed::new();
+    bed.driver.can_expand();
+    let (pod, pending) = (pod("a"), WantedVolume { read_only: true, ..growing("NodeResizePending") });
+    bed.mount(&pod, &pending).await.unwrap();
+    let words = "MountVolume.NodeExpandVolume failed for volume \"pv\" requested read-only file system";
+    assert_eq!(noted(&bed, &pod), [("Warning", "FileSystemResizeFailed".to_owned(), words.to_owned())]);
+    bed.mount(&pod, &pending).await.unwrap();
+    assert_eq!(
+        (noted(&bed, &pod), bed.driver.calls()),
+        (vec![], vec!["stage h1".to_owned(), "publish h1 a".to_owned()])
+    );
+    assert_eq!(bed.volumes.growing().await, BTreeSet::new(), "nobody looks at its claim");
+    let other = super::pod("b");
+    let claim = pending.claim.clone().map(|claim| WantedClaim { outgrown: false, ..claim });
+    bed.mount(&other, &WantedVolume { claim, ..pending }).await.unwrap();
+    assert_eq!(noted(&bed, &other), []);
 }

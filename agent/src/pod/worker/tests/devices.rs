@@ -7,10 +7,11 @@ use gantry_model::pod::volume::VolumeDevice;
 
 use super::*;
 use crate::devices::{DeviceHealth, DeviceOptions};
+use crate::events::{ClaimObject, Kind, Note};
 use crate::pod::configure::{ContainerRequest, configure};
 use crate::pod::last::{Last, LastEnd};
 use crate::runtime::Image;
-use crate::volumes::PodFacts;
+use crate::volumes::{PodFacts, Volumes};
 
 const GPU: &str = "vendor.com/gpu";
 
@@ -199,7 +200,7 @@ async fn maps_of_block_devices_are_told_and_so_is_what_fails_of_one() {
     let mut world = World::new();
     let words = "MapVolume.MapPodDevice succeeded for volume \"pv\" globalMapPath \"/g\"";
     let pod = asking();
-    world.volumes.map(&pod.uid, words);
+    world.volumes.notes().add(&pod.uid, Note::pod(Kind::Normal, "SuccessfulMountVolume", words));
     world.volumes.fail_map("MapVolume.MapBlockVolume failed for volume \"pv\" : no losetup");
     let handle = world.start(pod);
     until(&handle, "told", |s| s.message.contains("no losetup")).await;
@@ -211,4 +212,26 @@ async fn maps_of_block_devices_are_told_and_so_is_what_fails_of_one() {
     assert_eq!(told("SuccessfulMountVolume"), [words]);
     assert!(told("FailedMapVolume").iter().all(|message| message.ends_with("no losetup")));
     assert_eq!((told("FailedMapVolume").is_empty(), told("FailedMount").len()), (false, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_happens_to_a_volume_is_told_while_it_is_set_up_and_of_its_claim_too() {
+    let server = gantry_kube_client::fake_apiserver::FakeApiServer::default();
+    let mut world = World::new();
+    let (recorder, queue) = crate::events::sink::queue(world.clock.clone());
+    let (_pods, pods) = watch::channel(Arc::from([]));
+    drop(crate::pod_workers::events::run(Some(server.client()), "n1", queue, pods));
+    let deps = Deps { recorder: Some(recorder), ..world.deps() };
+    world.volumes.slow(true);
+    let (worker, handle) = Worker::new(pod(), deps);
+    world.workers.spawn(worker.run());
+    let claim = ClaimObject { namespace: "default".into(), name: "data".into(), uid: "u".into() };
+    let note = Note::pod(Kind::Normal, "FileSystemResizeSuccessful", "it has grown");
+    world.volumes.notes().add_of_claim(&pod().uid, claim, note.clone());
+    until(&handle, "told", |_| handle.events().iter().any(|event| event.note == note)).await;
+    assert!(!handle.events().iter().any(|event| event.note.reason == "Created"), "its volumes are not there");
+    let event = server.until("the claim's", |server| server.all("/api/v1/events").into_iter().next()).await;
+    assert_eq!(event["involvedObject"]["kind"], "PersistentVolumeClaim");
+    world.volumes.slow(false);
+    until_running(&handle).await;
 }

@@ -5,6 +5,7 @@ use gantry_model::pod::volume::VolumeDevice;
 use super::*;
 use crate::api::{Claim, PersistentSource, PersistentVolume};
 use crate::block::fake::FakeBlocks;
+use crate::events::Kind;
 
 struct BlockFixture {
     place: VolumeFixture,
@@ -72,12 +73,13 @@ async fn a_local_device_is_mapped_for_its_pod_and_unmapped_at_its_end() {
     assert_eq!(fixture.blocks.locked(), [fixture.point("uid-1")]);
     // Told once, and a device that has gone since takes nothing from the pod.
     let folder = fixture.point("uid-1").parent().unwrap().display().to_string();
-    let told = fixture.volumes().take_map_messages(&pod.uid);
+    let told = fixture.volumes().notes().take(&pod.uid);
     let words = format!("MapVolume.MapPodDevice succeeded for volume \"pv\" globalMapPath {folder:?}");
-    assert_eq!((told.len(), told.first()), (2, Some(&words)));
+    assert_eq!((told.len(), &told[0].note.message), (2, &words));
+    assert_eq!((told[0].note.reason.as_ref(), told[0].note.kind), ("SuccessfulMountVolume", Kind::Normal));
     fixture.blocks.vanish(&fixture.device);
     fixture.volumes().set_up(&pod).await.unwrap();
-    assert_eq!(fixture.volumes().take_map_messages(&pod.uid), Vec::<String>::new());
+    assert_eq!(fixture.volumes().notes().take(&pod.uid), []);
     // An agent that knows nothing of it takes it back.
     let mut next = HostVolumes::new(fixture.place.root.path(), fixture.place.api.clone(), node(), false);
     next.blocks = Arc::new(fixture.blocks.clone());
