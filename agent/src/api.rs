@@ -170,6 +170,8 @@ pub struct CsiDriver {
     pub tokens_in_secrets: bool,
     /// It is asked to publish again and again, since what it shows changes.
     pub republish: bool,
+    /// It takes the mount option `context`.
+    pub se_linux_mount: bool,
 }
 
 /// A token of a service account.
@@ -210,6 +212,8 @@ pub struct PersistentVolume {
     pub claim_uid: String,
     /// ReadWriteOncePod is its only access mode.
     pub one_pod: bool,
+    /// The widest of all, as metrics have it: `RWX`, `ROX`, `RWO`, `RWOP`.
+    pub access_mode: &'static str,
     /// Any one of these must match the node's labels, when there are any required ones.
     pub affinity: Option<Vec<Term>>,
     /// As the API writes it; may be empty.

@@ -4,7 +4,7 @@
 //! (docs/adr/0044-an-owner-of-csi-volumes.md).
 //!
 //! who is registered: [`drivers`] · what it is asked: [`driver`] · what the cluster is told: [`node_info`] · whose turn it
-//! is: [`owner`] · what is next: [`volume`] (pure) · what that does: [`steps`] · whether it grows: [`expand`] (pure) · what is kept: [`files`], of devices [`block`]
+//! is: [`owner`] · what is next: [`volume`] (pure) · with which label: [`label`] (pure) · what that does: [`steps`] · whether it grows: [`expand`] (pure) · what is kept: [`files`], of devices [`block`]
 
 mod block;
 mod driver;
@@ -13,6 +13,7 @@ pub(crate) mod expand;
 #[cfg(test)]
 pub(crate) mod fake;
 pub(crate) mod files;
+pub(crate) mod label;
 pub(crate) mod node_info;
 pub(crate) mod owner;
 pub(crate) mod steps;

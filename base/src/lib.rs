@@ -1,5 +1,5 @@
-//! What agent, runtime, CNI plugins and programs all want of the standard library, and nothing of
-//! Kubernetes or containers: no domain type lives here. Depends on nothing of ours.
+//! What agent, runtime, CNI plugins and programs all want of the standard library and of the kernel, and nothing of
+//! Kubernetes: no domain type lives here. Depends on nothing of ours.
 
 #![cfg_attr(
     test,
@@ -12,4 +12,5 @@ pub mod flock;
 pub mod mountinfo;
 pub mod mutex;
 pub mod open;
+pub mod selinux;
 pub mod timeline;

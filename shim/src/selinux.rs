@@ -6,19 +6,14 @@
 mod relabel;
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use crate::spec::selinux::{SelinuxContext, SelinuxOptions, SelinuxPolicy};
+use gantry_base::selinux::{SelinuxContext, SelinuxPolicy, is_on, level_of};
+
+use crate::spec::selinux::SelinuxOptions;
 
 pub(crate) use relabel::{Error, tree};
-
-/// Of statfs(2), linux/magic.h.
-const SELINUX_MAGIC: i64 = 0xf97c_ff8c;
-
-/// Where a distribution says it once for all container runtimes.
-const CONTEXTS: &str = "usr/share/containers/selinux/contexts";
 
 /// A pair that nobody has is found soon, or most are taken.
 const TRIES: usize = 64;
@@ -40,7 +35,7 @@ impl Selinux {
         if wanted && !on {
             tracing::warn!("Selinux is not supported");
         }
-        Self::with(on.then(|| policy(Path::new("/"))), categories)
+        Self::with(on.then(|| SelinuxPolicy::find(Path::new("/"))), categories)
     }
 
     fn with(policy: Option<SelinuxPolicy>, categories: u32) -> Self {
@@ -53,7 +48,7 @@ impl Selinux {
     /// what is there.
     pub(crate) fn labels(&self, wanted: &SelinuxOptions, used: impl Fn() -> Vec<String>) -> (String, String) {
         let none = || (String::new(), String::new());
-        self.policy.as_ref().map_or_else(none, |policy| policy.labels(wanted, || self.level(&used)))
+        self.policy.as_ref().map_or_else(none, |policy| policy.labels(wanted.parts(), || self.level(&used)))
     }
 
     /// A level that nothing on this node has. Those that were handed out are kept until they run short: what is
@@ -82,11 +77,8 @@ impl Selinux {
             if rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).is_err() {
                 continue;
             }
-            let number = u64::from_le_bytes(bytes);
-            let range = u64::from(self.categories);
-            let (one, other) = (number % range, number / range % range);
-            if one != other {
-                return format!("s0:c{},c{}", one.min(other), one.max(other));
+            if let Some(level) = level_of(u64::from_le_bytes(bytes), self.categories) {
+                return level;
             }
         }
     }
@@ -94,27 +86,6 @@ impl Selinux {
 
 fn levels(labels: Vec<String>) -> impl Iterator<Item = String> {
     labels.into_iter().filter_map(|label| SelinuxContext::parse(&label)).map(|context| context.level)
-}
-
-/// As opencontainers/selinux: the file system is mounted and writable, and policy has been loaded.
-fn is_on() -> bool {
-    let Ok(found) = rustix::fs::statfs("/sys/fs/selinux") else { return false };
-    let writable = rustix::fs::statvfs("/sys/fs/selinux")
-        .is_ok_and(|found| !found.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY));
-    let label = fs::read_to_string("/proc/thread-self/attr/current").unwrap_or_default();
-    found.f_type == SELINUX_MAGIC && writable && label.trim_end_matches('\0') != "kernel"
-}
-
-fn policy(root: &Path) -> SelinuxPolicy {
-    let own = || {
-        let config = fs::read_to_string(root.join("etc/selinux/config")).unwrap_or_default();
-        let lines = config.lines().map(str::trim).filter(|line| !line.starts_with([';', '#']));
-        let kind = lines.filter_map(|line| line.split_once('=')).find(|(name, _)| *name == "SELINUXTYPE");
-        let kind = kind.map_or("", |(_, value)| value.trim_matches('"'));
-        fs::read_to_string(root.join("etc/selinux").join(kind).join("contexts/lxc_contexts"))
-    };
-    let text = fs::read_to_string(root.join(CONTEXTS)).or_else(|_| own());
-    SelinuxPolicy::parse(&text.unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -148,20 +119,5 @@ mod tests {
         // What has gone meanwhile is taken again.
         let again = selinux.labels(&SelinuxOptions::default(), || vec!["u:r:t:s0:c0,c1".to_owned()]).0;
         assert_ne!(again, "u:r:t:s0:c0,c1");
-    }
-
-    #[test]
-    fn the_policy_is_the_distributions_or_the_loaded_ones() {
-        let root = tempfile::tempdir().unwrap();
-        assert_eq!(policy(root.path()), SelinuxPolicy::default());
-        fs::create_dir_all(root.path().join("etc/selinux/targeted/contexts")).unwrap();
-        fs::write(root.path().join("etc/selinux/config"), "# x\nSELINUX=enforcing\nSELINUXTYPE=targeted\n")
-            .unwrap();
-        fs::write(root.path().join("etc/selinux/targeted/contexts/lxc_contexts"), "process = \"a:b:c:s0\"\n")
-            .unwrap();
-        assert_eq!(policy(root.path()).process, "a:b:c:s0");
-        fs::create_dir_all(root.path().join("usr/share/containers/selinux")).unwrap();
-        fs::write(root.path().join(CONTEXTS), "process = \"d:e:f:s0\"\n").unwrap();
-        assert_eq!(policy(root.path()).process, "d:e:f:s0");
     }
 }

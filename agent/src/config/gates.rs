@@ -89,7 +89,7 @@ const OURS: [&str; 76] = [
 
 /// Those whose feature a node has and this one has not: closed whatever a configuration says, so none may be
 /// opened and each that upstream lets one close may be closed.
-const ABSENT: [&str; 36] = [
+const ABSENT: [&str; 34] = [
     "CPUManagerPolicyAlphaOptions",
     "CPUManagerPolicyBetaOptions",
     "CPUManagerPolicyOptions",
@@ -119,9 +119,7 @@ const ABSENT: [&str; 36] = [
     "RecoverVolumeExpansionFailure",
     "ReduceDefaultCrashLoopBackOffDecay",
     "RuntimeClassInImageCriApi",
-    "SELinuxChangePolicy",
     "SELinuxMount",
-    "SELinuxMountReadWriteOncePod",
     "TopologyManagerPolicyAlphaOptions",
     "TopologyManagerPolicyBetaOptions",
     "TopologyManagerPolicyOptions",

@@ -201,9 +201,11 @@ impl Found {
             for pod in pods {
                 let (name, driver, handle) = (name.to_owned(), driver.clone(), handle.clone());
                 let place = DevicePlace::Block(block.clone());
-                self.mounts.push(FoundMount { pod, name, driver, handle, ephemeral: false, place });
+                let label = String::new();
+                self.mounts.push(FoundMount { pod, name, driver, handle, ephemeral: false, label, place });
             }
-            self.devices.push(FoundDevice { place: DevicePlace::Block(block), driver, handle });
+            let label = String::new();
+            self.devices.push(FoundDevice { place: DevicePlace::Block(block), driver, handle, label });
         }
     }
 }
@@ -238,8 +240,12 @@ mod tests {
         let found = places.find();
         let pods: Vec<&str> = found.mounts.iter().map(|mount| mount.pod.as_str()).collect();
         assert_eq!((pods, found.unread.len()), (vec!["u1", "u2", "u3"], 0));
-        let device =
-            FoundDevice { place: DevicePlace::Block(block), driver: "d".to_owned(), handle: "h".to_owned() };
+        let device = FoundDevice {
+            place: DevicePlace::Block(block),
+            driver: "d".to_owned(),
+            handle: "h".to_owned(),
+            label: String::new(),
+        };
         assert_eq!(found.devices, [device]);
     }
 

@@ -41,6 +41,11 @@ impl Drivers {
         Self { list: Arc::default(), patience: PATIENCE, metrics }
     }
 
+    /// Of calls, and of volumes.
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
     fn at(&self, name: &str, socket: &Path) -> Driver {
         let (patience, metrics) = (self.patience, self.metrics.clone());
         Driver { name: name.to_owned(), socket: socket.to_owned(), patience, metrics }

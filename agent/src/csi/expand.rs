@@ -154,6 +154,7 @@ mod tests {
             source: PersistentSource::Other("csi".to_owned()),
             claim_uid: String::new(),
             one_pod: false,
+            access_mode: "RWO",
             affinity: None,
             capacity: capacity.to_owned(),
         }

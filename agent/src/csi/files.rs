@@ -24,6 +24,8 @@ use crate::block::BlockMap;
 /// The plugin's folder among a pod's volumes.
 pub(crate) const FOLDER: &str = "kubernetes.io~csi";
 pub(super) const DATA: &str = "vol_data.json";
+/// In it, of what is mounted with an SELinux label.
+pub(super) const LABEL: &str = "seLinuxMountContext";
 
 /// A mount table, as far as it is asked.
 pub(crate) trait Mounts: Send + Sync + std::fmt::Debug {
@@ -62,6 +64,8 @@ pub(super) struct FoundMount {
     pub(super) driver: String,
     pub(super) handle: String,
     pub(super) ephemeral: bool,
+    /// The SELinux label that it is mounted with; may be empty.
+    pub(super) label: String,
     /// Of the device that it is of.
     pub(super) place: DevicePlace,
 }
@@ -93,6 +97,8 @@ pub(super) struct FoundDevice {
     pub(super) place: DevicePlace,
     pub(super) driver: String,
     pub(super) handle: String,
+    /// As of a pod's.
+    pub(super) label: String,
 }
 
 /// What an earlier kubelet has left.
@@ -209,13 +215,17 @@ impl Found {
         let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let ephemeral = data.get("volumeLifecycleMode").is_some_and(|mode| mode == "Ephemeral");
         let place = places.folder(&driver, &handle);
-        self.mounts.push(FoundMount { pod: pod.clone(), name, driver, handle, ephemeral, place });
+        let label = data.get(LABEL).cloned().unwrap_or_default();
+        self.mounts.push(FoundMount { pod: pod.clone(), name, driver, handle, ephemeral, label, place });
     }
 
     fn add_device(&mut self, folder: &Path) {
         let (unread, place) = (self.unread.len(), DevicePlace::Folder(folder.join("globalmount")));
         match self.data(folder) {
-            Some((_, driver, handle)) => self.devices.push(FoundDevice { place, driver, handle }),
+            Some((data, driver, handle)) => {
+                let label = data.get(LABEL).cloned().unwrap_or_default();
+                self.devices.push(FoundDevice { place, driver, handle, label });
+            }
             None if unread == self.unread.len() => self.leftovers.push(place),
             None => {}
         }
@@ -441,16 +451,21 @@ mod tests {
         let of = |mount: PathBuf| mount.parent().unwrap().to_owned();
         let data = [("driverName", "d"), ("volumeHandle", "h"), ("volumeLifecycleMode", "Ephemeral")];
         save(&of(places.target(&uid, "pv")), &data).unwrap();
-        save(&of(places.device("d", "h")), &data[..2]).unwrap();
+        save(&of(places.device("d", "h")), &[data[0], data[1], (LABEL, "u:r:t:s0")]).unwrap();
         fs::create_dir_all(of(places.target(&uid, "bare"))).unwrap();
         let broken = of(places.target(&uid, "broken"));
         save(&broken, &data[..1]).unwrap();
         let found = places.find();
         let (driver, handle) = ("d".to_owned(), "h".to_owned());
-        let device =
-            FoundDevice { place: places.folder("d", "h"), driver: driver.clone(), handle: handle.clone() };
-        let place = places.folder("d", "h");
-        let mount = FoundMount { pod: uid, name: "pv".to_owned(), driver, handle, ephemeral: true, place };
+        let device = FoundDevice {
+            place: places.folder("d", "h"),
+            driver: driver.clone(),
+            handle: handle.clone(),
+            label: "u:r:t:s0".to_owned(),
+        };
+        let (place, label) = (places.folder("d", "h"), String::new());
+        let mount =
+            FoundMount { pod: uid, name: "pv".to_owned(), driver, handle, ephemeral: true, label, place };
         assert_eq!((found.mounts, found.devices), (vec![mount], vec![device]));
         assert_eq!(found.unread, [format!("{}/{DATA}: it names no driver or no volume", broken.display())]);
     }

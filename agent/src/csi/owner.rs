@@ -12,6 +12,7 @@
     reason = "what is left of a volume is taken back, whoever stops waiting"
 )]
 
+mod labels;
 mod told;
 mod upkeep;
 
@@ -28,6 +29,7 @@ use tokio::time::timeout;
 
 use super::drivers::Drivers;
 use super::files::{DevicePlace, Found, FoundDevice, FoundMount, Mounts, Places};
+use super::label;
 use super::steps::{self, Published, StepError, Steps, WantedVolume};
 use super::volume::{Facts, Outcome, Step, Volume};
 use crate::api::Api;
@@ -83,6 +85,8 @@ struct Slot {
     claim: Option<(String, String)>,
     /// Whoever has or wants it, by the name of the volume's folder.
     pods: BTreeMap<PodUid, String>,
+    /// Those that have it mounted with an SELinux label.
+    labelled: BTreeSet<PodUid>,
     turn: Arc<AsyncMutex<Volume>>,
     /// Its device is being taken back.
     leaving: bool,
@@ -256,7 +260,7 @@ impl CsiVolumes {
                 self.shared.waits.over(&key);
                 Ok(is_new)
             }
-            Err(error) => Err(self.shared.waits.failed(&key, &wanted.source.driver, error)),
+            Err(error) => Err(self.shared.waits.failed(&key, wanted, error)),
         }
     }
 
@@ -270,7 +274,8 @@ impl CsiVolumes {
         let object = self.steps().driver_object(&wanted.source.driver, wanted.publish_step()).await?;
         // As upstream, where the driver has no object.
         let attachable = !wanted.ephemeral && object.as_ref().is_none_or(|object| object.attach_required);
-        let republish = object.is_some_and(|object| object.republish);
+        let republish = object.as_ref().is_some_and(|object| object.republish);
+        let takes_label = object.is_some_and(|object| object.se_linux_mount);
         let (key, mut volume) = loop {
             let (key, turn) = self.enter(wanted, &pod.uid, attachable)?;
             let volume = turn.lock_owned().await;
@@ -278,10 +283,11 @@ impl CsiVolumes {
                 break (key, volume);
             }
         };
-        volume.want(&pod.uid);
+        let label = self.want(&mut volume, wanted, &pod.uid, takes_label)?;
         let mut is_new = false;
         let WantedVolume { ephemeral, one_pod, .. } = *wanted;
-        let mut facts = Facts { attached: !attachable, ephemeral, one_pod, republish };
+        let mut facts =
+            Facts { attached: !attachable, ephemeral, one_pod, republish, label: label.as_deref() };
         let (mut context, mut own) = (BTreeMap::new(), Some(own));
         let detail = format!("{} {}", wanted.name, wanted.source.driver);
         loop {
@@ -289,9 +295,14 @@ impl CsiVolumes {
             let Some(stage) = step.stage() else {
                 return match step {
                     Step::Refuse => Err(StepError::before(wanted.refuse_step(), IN_USE.to_owned())),
-                    _ => self.grow(&mut volume, wanted, pod, is_new).await.map(|()| is_new),
+                    Step::Wait => Err(StepError::before(steps::OTHER_LABEL, label::waits(&key))),
+                    _ => {
+                        self.note_label(&key, &pod.uid, volume.label().mounted());
+                        self.grow(&mut volume, wanted, pod, is_new).await.map(|()| is_new)
+                    }
                 };
             };
+            let with = volume.label_for(&pod.uid, label.as_deref().unwrap_or_default()).to_owned();
             self.shared.stages.begin(&pod.uid, stage, &detail);
             match step {
                 Step::Attach => {
@@ -299,13 +310,14 @@ impl CsiVolumes {
                     context = self.steps().attachment(wanted).await?;
                     facts.attached = true;
                 }
-                Step::Stage => self.stage(&mut volume, wanted, pod, &context).await?,
+                Step::Restage => self.restage(&mut volume, &key).await?,
+                Step::Stage => self.stage(&mut volume, wanted, pod, (&context, &with)).await?,
                 Step::Publish => {
-                    self.publish(&mut volume, wanted, pod, &context, own.take()).await?;
+                    self.publish(&mut volume, wanted, pod, (&context, &with), own.take()).await?;
                     facts.republish = false;
                     is_new = true;
                 }
-                Step::Refuse | Step::Done => {}
+                Step::Refuse | Step::Wait | Step::Done => {}
             }
             self.shared.stages.end(&pod.uid, stage, &detail);
         }
@@ -350,11 +362,11 @@ impl CsiVolumes {
         volume: &mut Volume,
         wanted: &WantedVolume,
         pod: &Pod,
-        context: &BTreeMap<String, String>,
+        with: (&BTreeMap<String, String>, &str),
     ) -> Result<(), StepError> {
-        let ready = self.steps().prepare_stage(wanted, pod, context).await?;
+        let ready = self.steps().prepare_stage(wanted, pod, with).await?;
         // Before the call: what is cut off in it is to be taken back.
-        volume.begin_stage();
+        volume.begin_stage(with.1);
         let staged = match ready {
             Some(ready) => self.steps().stage(ready).await,
             None => Ok(()),
@@ -368,12 +380,12 @@ impl CsiVolumes {
         volume: &mut Volume,
         wanted: &WantedVolume,
         pod: &Pod,
-        context: &BTreeMap<String, String>,
+        with: (&BTreeMap<String, String>, &str),
         own: Option<impl FnOnce(PathBuf) -> Owned + Send + 'static>,
     ) -> Result<(), StepError> {
         let found = volume.may_have(&pod.uid);
-        let (ready, Published { set_group }) = self.steps().prepare_publish(wanted, pod, context).await?;
-        volume.begin_publish(&pod.uid);
+        let (ready, Published { set_group }) = self.steps().prepare_publish(wanted, pod, with).await?;
+        volume.begin_publish(&pod.uid, with.1);
         let published = self.steps().publish(ready, &pod.uid, found).await;
         if published.is_err() {
             volume.end_publish(&pod.uid, outcome(&published));
@@ -424,6 +436,7 @@ impl CsiVolumes {
         }
         if let Some(slot) = self.slots().get_mut(key) {
             slot.pods.remove(pod);
+            slot.labelled.remove(pod);
         }
         self.remove_if_over(key, &mut volume);
         drop(volume);
@@ -520,6 +533,7 @@ impl Slot {
             attachable,
             claim: None,
             pods: BTreeMap::new(),
+            labelled: BTreeSet::new(),
             turn: Arc::default(),
             leaving: false,
         }
@@ -531,18 +545,23 @@ impl Slot {
     /// it stays.
     fn all(found: &mut Found) -> BTreeMap<String, Self> {
         let (mut slots, mut devices): (BTreeMap<String, Self>, _) = (BTreeMap::new(), BTreeSet::new());
+        let mut labels: BTreeMap<String, String> = BTreeMap::new();
         let mut unread = Vec::new();
-        for FoundDevice { place, driver, handle } in std::mem::take(&mut found.devices) {
+        for FoundDevice { place, driver, handle, label } in std::mem::take(&mut found.devices) {
             let key = unique_name(&driver, &handle);
             if slots.contains_key(&key) {
                 unread.push(format!("{key} is here twice: {place:?}"));
                 continue;
             }
             devices.insert(key.clone());
+            labels.insert(key.clone(), label);
             slots.insert(key, Self::new((&driver, &handle), place, None));
         }
-        for FoundMount { pod, name, driver, handle, ephemeral, place } in std::mem::take(&mut found.mounts) {
+        for FoundMount { pod, name, driver, handle, ephemeral, label, place } in
+            std::mem::take(&mut found.mounts)
+        {
             let (key, attachable) = (unique_name(&driver, &handle), ephemeral.then_some(false));
+            labels.entry(key.clone()).or_insert(label);
             let slot =
                 slots.entry(key).or_insert_with(|| Self::new((&driver, &handle), place.clone(), attachable));
             match slot.place.is_like(&place) {
@@ -552,7 +571,8 @@ impl Slot {
         }
         for (key, slot) in &mut slots {
             let pods = slot.pods.keys().cloned();
-            slot.turn = Arc::new(AsyncMutex::new(Volume::found(devices.contains(key), pods)));
+            slot.turn =
+                Arc::new(AsyncMutex::new(Volume::found(devices.contains(key), pods, labels.remove(key))));
         }
         found.unread.extend(unread);
         slots

@@ -18,6 +18,7 @@ use super::driver::{Access, CallError, Capabilities, Driver, Map, PublishCall, S
 use super::drivers::Drivers;
 use super::expand::Expansion;
 use super::files::{self, DevicePlace, Mounts, Places};
+use super::label::WantedLabel;
 use super::volume::Outcome;
 use crate::api::{Api, Attachment, ClaimSize, CsiDriver, CsiSource};
 use crate::block::BlockKernel;
@@ -32,6 +33,9 @@ const ATTACH_BLOCK: &str = "MapVolume.WaitForAttach";
 const STAGE_BLOCK: &str = "MapVolume.SetUpDevice";
 const PUBLISH_BLOCK: &str = "MapVolume.MapPodDevice";
 const EXPAND_BLOCK: &str = "MapVolume.MarkVolumeAsMounted";
+/// Another pod has the volume with another label, or has it mounted so yet.
+pub(super) const LABEL: &str = "AddPodToVolume";
+pub(super) const OTHER_LABEL: &str = "PodExistsInVolume";
 /// Of a pod that has the volume already.
 pub(super) const EXPAND_IN_USE: &str = "NodeExpandVolume.NodeExpandVolume";
 
@@ -46,6 +50,10 @@ pub(crate) struct WantedVolume {
     pub(crate) read_only: bool,
     /// ReadWriteOncePod is its only access mode.
     pub(crate) one_pod: bool,
+    /// The pod's own name for it.
+    pub(crate) own_name: String,
+    /// None where the node has no SELinux, or the pod no label of its own that is understood.
+    pub(crate) label: Option<WantedLabel>,
     /// Pods have it as a device, not as a folder.
     pub(crate) block: bool,
     /// It is the pod's own, written inline.
@@ -122,6 +130,13 @@ pub(super) fn attachment_name(handle: &str, driver: &str, node: &str) -> String 
     format!("csi-{}", files::sha256(&format!("{handle}{driver}{node}")))
 }
 
+/// As upstream tells of a pod that waits for a volume, by the pod's name for it.
+pub(crate) fn unmounted(own_name: &str, unprocessed: &str, why: &str) -> String {
+    format!(
+        "Unable to attach or mount volumes: unmounted volumes=[{own_name}], unattached volumes=[], failed to process volumes=[{unprocessed}]: {why}"
+    )
+}
+
 /// A step that has failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StepError {
@@ -136,8 +151,12 @@ impl StepError {
         Self { step, why, outcome: None }
     }
 
-    /// As upstream tells it of that volume.
-    pub(super) fn message(&self, volume: &str) -> String {
+    /// As upstream tells it of that volume, which the pod has another name for.
+    pub(super) fn message(&self, volume: &str, own_name: &str) -> String {
+        if let LABEL | OTHER_LABEL = self.step {
+            let unprocessed = if self.step == LABEL { own_name } else { "" };
+            return unmounted(own_name, unprocessed, &self.why);
+        }
         let meanwhile =
             if [EXPAND, EXPAND_BLOCK].contains(&self.step) { " while expanding volume" } else { "" };
         format!("{} failed{meanwhile} for volume {volume:?} : {}", self.step, self.why)
@@ -236,7 +255,7 @@ impl Steps<'_> {
         &self,
         wanted: &WantedVolume,
         pod: &Pod,
-        context: &Map,
+        (context, label): (&Map, &str),
     ) -> Result<Option<Ready<StageCall>>, StepError> {
         if wanted.block {
             return self.prepare_stage_block(wanted, context).await;
@@ -251,15 +270,17 @@ impl Steps<'_> {
         }
         let secrets = self.secrets(source.stage_secret.as_ref(), "NodeStageSecretRef", STAGE).await?;
         let staging = self.places.device(&source.driver, &source.handle);
-        let (folder, data) = (staging.clone(), [source.driver.clone(), source.handle.clone()]);
+        let (folder, data) =
+            (staging.clone(), [source.driver.clone(), source.handle.clone(), label.to_owned()]);
         let write = move || {
-            let [driver, handle] = &data;
+            let [driver, handle, label] = &data;
             let parent = folder.parent().unwrap_or(&folder);
             files::make_folder(&folder).map_err(|error| {
                 format!("kubernetes.io/csi: attacher.MountDevice failed to create dir {folder:?}:  {error}")
             })?;
             failpoint!("csi.stage-folder"?);
-            files::save(parent, &[("driverName", driver), ("volumeHandle", handle)])?;
+            let known = [("driverName", driver.as_str()), ("volumeHandle", handle)];
+            files::save(parent, &known.into_iter().chain(labelled(label)).collect::<Vec<_>>())?;
             failpoint!("csi.stage-noted"?);
             Ok(())
         };
@@ -270,7 +291,7 @@ impl Steps<'_> {
             publish_context: context.clone(),
             volume_context: source.attributes.clone(),
             secrets,
-            access: access(source, can, pod),
+            access: access(source, can, pod, label),
         };
         Ok(Some(Ready { driver, can, call, place: wanted.place(self.places) }))
     }
@@ -307,7 +328,7 @@ impl Steps<'_> {
         &self,
         wanted: &WantedVolume,
         pod: &Pod,
-        context: &Map,
+        (context, label): (&Map, &str),
     ) -> Result<(Ready<PublishCall>, Published), StepError> {
         if wanted.block {
             return self.prepare_publish_block(wanted, pod, context).await;
@@ -337,7 +358,7 @@ impl Steps<'_> {
             to.insert(TOKENS.to_owned(), tokens);
         }
         let target = self.places.target(&pod.uid, &wanted.name);
-        self.write_down(wanted, &target).await.map_err(before)?;
+        self.write_down(wanted, &target, label).await.map_err(before)?;
         let staging =
             (can.stage && !wanted.ephemeral).then(|| self.places.device(&source.driver, &source.handle));
         let call = PublishCall {
@@ -348,7 +369,7 @@ impl Steps<'_> {
             publish_context: context.clone(),
             volume_context,
             secrets,
-            access: access(source, can, pod),
+            access: access(source, can, pod, label),
         };
         let set_group = !can.mount_group && kubelet_sets_group(wanted, object.as_ref());
         Ok((Ready { driver, can, call, place: wanted.place(self.places) }, Published { set_group }))
@@ -368,10 +389,10 @@ impl Steps<'_> {
         go_json::text(&all).map_err(|error| error.to_string())
     }
 
-    async fn write_down(&self, wanted: &WantedVolume, target: &Path) -> Result<(), String> {
+    async fn write_down(&self, wanted: &WantedVolume, target: &Path, label: &str) -> Result<(), String> {
         let (name, source, node) = (wanted.name.clone(), wanted.source.clone(), self.node.to_owned());
         let mode = if wanted.ephemeral { "Ephemeral" } else { "Persistent" };
-        let folder = target.parent().unwrap_or(target).to_owned();
+        let (folder, label) = (target.parent().unwrap_or(target).to_owned(), label.to_owned());
         blocking(move || {
             let attachment = attachment_name(&source.handle, &source.driver, &node);
             let data = [
@@ -382,7 +403,7 @@ impl Steps<'_> {
                 ("volumeLifecycleMode", mode),
                 ("attachmentID", &attachment),
             ];
-            files::save(&folder, &data)?;
+            files::save(&folder, &data.into_iter().chain(labelled(&label)).collect::<Vec<_>>())?;
             failpoint!("csi.publish-noted"?);
             Ok(())
         })
@@ -466,11 +487,21 @@ fn warn_of_rest(removed: Result<(), String>) {
     }
 }
 
-fn access(source: &CsiSource, can: Capabilities, pod: &Pod) -> Access {
+/// What is written down of a label, where there is one.
+fn labelled(label: &str) -> Option<(&'static str, &str)> {
+    (!label.is_empty()).then_some((files::LABEL, label))
+}
+
+fn access(source: &CsiSource, can: Capabilities, pod: &Pod, label: &str) -> Access {
+    let mut mount_options = source.mount_options.clone();
+    if !label.is_empty() {
+        // In quotes: a label has commas.
+        mount_options.push(format!("context={label:?}"));
+    }
     Access {
         mode: source.access_modes.first().cloned().unwrap_or_else(|| "ReadWriteOnce".to_owned()),
         fs_type: source.fs_type.clone(),
-        mount_options: source.mount_options.clone(),
+        mount_options,
         block: false,
         group: pod.security.fs_group.filter(|_| can.mount_group),
     }

@@ -55,10 +55,14 @@ pub(super) fn pod(
     if source.is_file() {
         refuse_set(format!("{at}.windowsOptions"), windows_options.is_some())?;
     }
-    if let Some(policy) = se_linux_change_policy {
-        // Says how labels get onto volumes: MountOption is for CSI drivers that take it, which are not told of labels yet.
-        one_of(format!("{at}.seLinuxChangePolicy"), &policy, &[("MountOption", ()), ("Recursive", ())])?;
-    }
+    let se_linux_recursive = match se_linux_change_policy {
+        None => false,
+        Some(policy) => one_of(
+            format!("{at}.seLinuxChangePolicy"),
+            &policy,
+            &[("MountOption", false), ("Recursive", true)],
+        )?,
+    };
     let on_root_mismatch = match fs_group_change_policy {
         None => false,
         Some(policy) => one_of(
@@ -83,6 +87,7 @@ pub(super) fn pod(
     let security = PodSecurity {
         fs_group: id_of(format!("{at}.fsGroup"), fs_group)?,
         fs_group_on_root_mismatch: on_root_mismatch,
+        se_linux_recursive,
         supplemental_groups,
         strict_groups,
         sysctls: sysctls_of(&format!("{at}.sysctls"), sysctls.unwrap_or_default(), namespaces, source)?,

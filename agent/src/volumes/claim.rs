@@ -59,6 +59,8 @@ pub(super) struct BoundVolume {
     pub(super) volume: String,
     /// ReadWriteOncePod is its only access mode.
     pub(super) one_pod: bool,
+    /// As metrics have it.
+    pub(super) access_mode: &'static str,
     /// What it asks of the node.
     pub(super) affinity: Option<Vec<Term>>,
 }
@@ -85,6 +87,7 @@ pub(super) async fn find(
         (&mut bound.place, &volume.source)
     {
         wanted.read_only = *read_only;
+        wanted.own_name.clone_from(&volume.name);
     }
     Ok(bound)
 }
@@ -154,6 +157,7 @@ async fn backing(api: &dyn Api, pod: &Pod, claim: &str, found: &Claim) -> Result
         place,
         volume: name.clone(),
         one_pod: volume.one_pod,
+        access_mode: volume.access_mode,
         affinity: volume.affinity.clone(),
     })
 }
@@ -184,6 +188,8 @@ fn backing_of(
             source: (**source).clone(),
             read_only: false,
             one_pod,
+            own_name: String::new(),
+            label: None,
             ephemeral: false,
             block,
             claim: None,
@@ -226,6 +232,7 @@ mod tests {
             source,
             claim_uid: "u".into(),
             one_pod: false,
+            access_mode: "RWO",
             affinity: None,
             capacity: String::new(),
         }

@@ -38,12 +38,13 @@ use gantry_model::pod::{Container, Pod, PodUid};
 
 use super::atomic::Payload;
 use super::claim::VolumeBacking;
+use super::labels::Labels;
 use super::medium::{Ground, ground, sizes_differ};
 use super::metrics::VolumeMetrics;
 use super::payload::payload;
 use super::{
     Count, Error, MappedDevice, MountsOf, VolumeWait, Volumes, WordsOf, atomic, env_file_source, host_path,
-    labels, mounts, orphans, ownership,
+    mounts, orphans, ownership,
 };
 use crate::api::Api;
 use crate::block::{BlockKernel, Kernel};
@@ -58,6 +59,8 @@ use words::{read_words, words_below, words_path};
 
 const EMPTY_DIR: &str = "kubernetes.io~empty-dir";
 const LOCAL: &str = "kubernetes.io~local-volume";
+/// The access mode of a volume that is no claim's, as metrics have it; several pods may have such a one.
+const INLINE: (&str, bool) = ("inline", false);
 
 /// Volumes below a root folder.
 #[derive(Debug, Clone)]
@@ -81,8 +84,8 @@ pub struct HostVolumes {
     notes: VolumeNotes,
     /// Of folders of the node.
     turns: Turns,
-    /// The node has SELinux.
-    labels: bool,
+    /// None where the node has no SELinux.
+    labels: Option<Labels>,
 }
 
 /// By pod and volume.
@@ -105,7 +108,7 @@ impl HostVolumes {
             let path = root.join(name);
             path.canonicalize().unwrap_or(path)
         };
-        let (pods, plugins, labels) = (real("pods"), real("plugins"), labels::is_on());
+        let (pods, plugins, labels) = (real("pods"), real("plugins"), Labels::find());
         let (claims, writers, tally) = (Arc::default(), Writers::default(), VolumeMetrics::default());
         Self {
             pods,
@@ -137,12 +140,19 @@ impl HostVolumes {
     /// Looks up first, so that nothing is half made because an object is missing.
     async fn ready<'a>(&self, pod: &'a Pod, volume: &'a Volume) -> Result<Ready<'a>, Failed> {
         let (mut files, mut found) = (None, None);
+        if !matches!(volume.source, VolumeSource::Claim { .. } | VolumeSource::Csi(_)) {
+            // Nothing is mounted with it: labels that differ are counted.
+            self.label(pod, volume, INLINE)?;
+        }
         match &volume.source {
             VolumeSource::Projected { sources, default_mode, .. } => {
                 files = Some(payload(self.api.as_ref(), &self.node, pod, sources, *default_mode).await?);
             }
             VolumeSource::Claim { claim, .. } => found = Some(self.claim(pod, volume, claim).await?),
-            VolumeSource::Csi(of) => found = Some(csi::own(pod, &volume.name, of)),
+            VolumeSource::Csi(of) => {
+                let label = self.label(pod, volume, INLINE)?;
+                found = Some(csi::own(pod, &volume.name, of, label));
+            }
             VolumeSource::EmptyDir { .. } | VolumeSource::HostPath { .. } | VolumeSource::Image { .. } => {}
         }
         Ok(Ready { volume, files, place: found })

@@ -12,6 +12,7 @@ use gantry_model::pod::{Pod, PodUid};
 
 use super::Count;
 use super::claim::VolumeBacking;
+use super::labels::LabelError;
 
 /// By pod and volume.
 type MountedVolumes = BTreeMap<PodUid, BTreeMap<String, CountedVolume>>;
@@ -103,6 +104,17 @@ impl VolumeMetrics {
     fn took(&self, plugin: &str, operation: &str, time: Duration, worked: bool) {
         let status = if worked { "success" } else { "fail-unknown" };
         self.metrics.storage_operation_duration.took([plugin, operation, status, "false"], time);
+    }
+
+    /// A volume of a pod has no SELinux label; that keeps the pod from it, or would if volumes of all kinds had one.
+    pub(super) fn record_no_label(&self, error: &LabelError, access_mode: &str, keeps: bool) {
+        let metrics = &self.metrics;
+        match (error, keeps) {
+            (LabelError::Unknown(_), true) => metrics.selinux_container_errors.inc([access_mode]),
+            (LabelError::Unknown(_), false) => metrics.selinux_container_warnings.inc([access_mode]),
+            (LabelError::Several(_), true) => metrics.selinux_pod_errors.inc([access_mode]),
+            (LabelError::Several(_), false) => metrics.selinux_pod_warnings.inc([access_mode]),
+        }
     }
 
     /// By plugin.

@@ -2,37 +2,10 @@
 //! follow. Pure. The rules are those of opencontainers/selinux and containerd. Called by `selinux`, `sandbox::run`
 //! and `container::create`.
 
-use std::fmt;
-
+use gantry_base::selinux::SelinuxContext;
 use gantry_proto::cri;
 
 use super::Error;
-
-/// `user:role:type:level`; a policy without levels has no last part.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct SelinuxContext {
-    pub user: String,
-    pub role: String,
-    pub kind: String,
-    pub level: String,
-}
-
-impl fmt::Display for SelinuxContext {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{}", self.user, self.role, self.kind)?;
-        if self.level.is_empty() { Ok(()) } else { write!(f, ":{}", self.level) }
-    }
-}
-
-impl SelinuxContext {
-    /// None for a text that is no label.
-    #[must_use]
-    pub(crate) fn parse(label: &str) -> Option<Self> {
-        let mut parts = label.splitn(4, ':').map(str::to_owned);
-        let (user, role, kind) = (parts.next()?, parts.next()?, parts.next()?);
-        Some(Self { user, role, kind, level: parts.next().unwrap_or_default() })
-    }
-}
 
 /// What a request says; an empty part is the policy's to fill.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -64,6 +37,11 @@ impl SelinuxOptions {
             }
         }
         Ok(Self(SelinuxContext { user, role, kind, level }))
+    }
+
+    /// Part by part.
+    pub(crate) fn parts(&self) -> &SelinuxContext {
+        &self.0
     }
 
     /// As an earlier label: a container's that asks for nothing is its sandbox's.
@@ -99,61 +77,10 @@ fn is_level(level: &str) -> bool {
         && categories.is_none_or(|all| all.split(',').all(|part| range(part, '.', &category)))
 }
 
-/// What the node's policy has for containers.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct SelinuxPolicy {
-    pub process: String,
-    pub file: String,
-}
-
-impl SelinuxPolicy {
-    /// Of the file `lxc_contexts` or `contexts`: `name = "label"`, a line each.
-    #[must_use]
-    pub(crate) fn parse(text: &str) -> Self {
-        let pairs = text.lines().map(str::trim).filter(|line| !line.starts_with([';', '#']));
-        let mut policy = Self::default();
-        for (name, value) in pairs.filter_map(|line| line.split_once('=')) {
-            let value = value.trim().trim_matches('"').to_owned();
-            match name.trim() {
-                "process" => policy.process = value,
-                "file" => policy.file = value,
-                _ => {}
-            }
-        }
-        policy
-    }
-
-    /// The labels of a process and of what is mounted for it. `fresh` makes a level that nobody else has; it is
-    /// not called for one that is asked for.
-    #[must_use]
-    pub(crate) fn labels(&self, wanted: &SelinuxOptions, fresh: impl FnOnce() -> String) -> (String, String) {
-        let parsed = SelinuxContext::parse(&self.process).zip(SelinuxContext::parse(&self.file));
-        let Some((mut process, mut file)) = parsed else { return (String::new(), self.file.clone()) };
-        let SelinuxOptions(wanted) = wanted;
-        if !wanted.level.is_empty() {
-            process.level.clone_from(&wanted.level);
-            file.level.clone_from(&wanted.level);
-        } else if !process.level.is_empty() {
-            process.level = fresh();
-            file.level.clone_from(&process.level);
-        }
-        for (own, asked) in [
-            (&mut process.user, &wanted.user),
-            (&mut process.role, &wanted.role),
-            (&mut process.kind, &wanted.kind),
-            // What a process of another user makes is that user's.
-            (&mut file.user, &wanted.user),
-        ] {
-            if !asked.is_empty() {
-                own.clone_from(asked);
-            }
-        }
-        (process.to_string(), file.to_string())
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use gantry_base::selinux::SelinuxPolicy;
+
     use super::*;
 
     const FILE: &str = "# of the policy\nprocess = \"system_u:system_r:container_t:s0\"\n\
@@ -170,7 +97,7 @@ mod tests {
     }
 
     fn labels(wanted: &SelinuxOptions) -> (String, String) {
-        SelinuxPolicy::parse(FILE).labels(wanted, || "s0:c1,c2".to_owned())
+        SelinuxPolicy::parse(FILE).labels(wanted.parts(), || "s0:c1,c2".to_owned())
     }
 
     #[test]
@@ -210,11 +137,11 @@ mod tests {
     fn a_policy_without_levels_or_without_containers_is_taken_as_it_is() {
         let flat = SelinuxPolicy { process: "u:r:t".into(), file: "u:o:f".into() };
         assert_eq!(
-            flat.labels(&SelinuxOptions::default(), || unreachable!()),
+            flat.labels(&SelinuxContext::default(), || unreachable!()),
             ("u:r:t".into(), "u:o:f".into())
         );
         assert_eq!(
-            SelinuxPolicy::parse("").labels(&SelinuxOptions::default(), String::new),
+            SelinuxPolicy::parse("").labels(&SelinuxContext::default(), String::new),
             (String::new(), String::new())
         );
     }

@@ -68,6 +68,8 @@ pub struct PodSecurity {
     pub fs_group: Option<i64>,
     /// Change only volumes whose root does not fit.
     pub fs_group_on_root_mismatch: bool,
+    /// No volume is mounted with its label: the runtime changes those of all files.
+    pub se_linux_recursive: bool,
     /// Groups of every process.
     pub supplemental_groups: Vec<i64>,
     /// Only these, not those of the image's /etc/group.

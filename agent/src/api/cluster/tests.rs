@@ -258,8 +258,13 @@ async fn claims_and_their_volumes_are_read_when_asked_for() {
         json!({ "spec": { "local": { "path": "/data" }, "accessModes": ["ReadWriteOncePod"],
             "nodeAffinity": { "required": { "nodeSelectorTerms": terms } } } }),
     );
+    server.put("/apis/storage.k8s.io/v1/csidrivers/d", json!({ "spec": { "seLinuxMount": true } }));
     let labels = [("zone".to_owned(), "a".to_owned())].into();
     let bound = cluster.persistent_volume("bound").await.unwrap().unwrap();
+    assert_eq!(
+        (bound.access_mode, cluster.csi_driver("d").await.unwrap().unwrap().se_linux_mount),
+        ("RWOP", true)
+    );
     assert!(bound.one_pod && crate::admission::any_fits(bound.affinity.as_deref().unwrap(), &labels));
     let claim = cluster.claim("default", "c").await.unwrap().unwrap();
     assert!(claim.bound && claim.volume == "pv" && !claim.block);

@@ -4,6 +4,7 @@
 mod block;
 #[cfg(feature = "failpoints")]
 mod failpoints;
+mod labels;
 mod upkeep;
 
 use std::path::Path;
@@ -39,6 +40,7 @@ fn object() -> CsiDriver {
         tokens: Vec::new(),
         tokens_in_secrets: false,
         republish: false,
+        se_linux_mount: false,
     }
 }
 
@@ -132,6 +134,8 @@ fn wanted() -> WantedVolume {
         source,
         read_only: false,
         one_pod: false,
+        own_name: "data".to_owned(),
+        label: None,
         block: false,
         ephemeral: false,
         claim: None,

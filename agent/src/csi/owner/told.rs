@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Node;
 use tokio::time::Instant;
 
 use super::LONG_WAIT;
-use crate::csi::steps::{EXPAND_IN_USE, StepError};
+use crate::csi::steps::{EXPAND_IN_USE, StepError, WantedVolume};
 use crate::timeline::Span;
 
 /// The step of a pod that waits for others than a driver.
@@ -202,11 +202,11 @@ impl Waits {
     }
 
     /// Remembers a failure; how it is told.
-    pub(super) fn failed(&self, key: &Key, driver: &str, error: StepError) -> MountError {
-        let (now, volume) = (Instant::now(), &key.1);
+    pub(super) fn failed(&self, key: &Key, wanted: &WantedVolume, error: StepError) -> MountError {
+        let (now, own_name) = (Instant::now(), &wanted.own_name);
         let mut all = self.all();
         let waiting = all.entry(key.clone()).or_insert_with(|| Waiting {
-            driver: driver.to_owned(),
+            driver: wanted.source.driver.clone(),
             step: error.step,
             why: String::new(),
             since: now,
@@ -218,14 +218,14 @@ impl Waits {
         (waiting.step, waiting.why) = (error.step, error.why.clone());
         if error.step != WAITS {
             waiting.until = now + waiting.retry.next();
-            waiting.message = error.message(volume);
+            waiting.message = error.message(&wanted.name, own_name);
             return MountError { message: waiting.message.clone(), reason: reason(error.step), quiet: false };
         }
         waiting.message.clone_from(&error.why);
         let long = waiting.untold.elapsed() >= LONG_WAIT;
         if long {
             waiting.untold = now;
-            let list = format!("unmounted volumes=[{volume}], unattached volumes=[{volume}]");
+            let list = format!("unmounted volumes=[{own_name}], unattached volumes=[{own_name}]");
             let message = format!(
                 "Unable to attach or mount volumes: {list}, failed to process volumes=[]: timed out waiting for the condition"
             );

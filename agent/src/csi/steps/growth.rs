@@ -49,7 +49,7 @@ impl Steps<'_> {
             bytes,
             secrets,
             // Whose the files are has been settled when it was published.
-            access: Access { group: None, block: wanted.block, ..access(source, can, pod) },
+            access: Access { group: None, block: wanted.block, ..access(source, can, pod, "") },
         };
         let words = "Expander.NodeExpand failed to expand the volume";
         driver.expand(call, can).await.map_err(|status| match status.code {

@@ -226,7 +226,7 @@ fn security_contexts_inherit_and_are_checked() {
     let pod = spec(
         "securityContext",
         "{runAsUser: 5, runAsNonRoot: true, fsGroup: 7, supplementalGroups: [8, 9], supplementalGroupsPolicy: Strict, \
-          fsGroupChangePolicy: OnRootMismatch, seccompProfile: {type: RuntimeDefault}, \
+          fsGroupChangePolicy: OnRootMismatch, seLinuxChangePolicy: Recursive, seccompProfile: {type: RuntimeDefault}, \
           sysctls: [{name: net/ipv4/ip_unprivileged_port_start, value: '0'}]}",
     );
     let web = &pod.containers.first().unwrap().security;
@@ -236,6 +236,11 @@ fn security_contexts_inherit_and_are_checked() {
     assert_eq!(
         (security.fs_group, security.fs_group_on_root_mismatch, security.strict_groups),
         (Some(7), true, true)
+    );
+    let optional = spec("securityContext", "{seLinuxChangePolicy: MountOption}");
+    assert_eq!(
+        (security.se_linux_recursive, optional.security.se_linux_recursive, pod.containers.len()),
+        (true, false, 1)
     );
     assert_eq!(security.supplemental_groups, [8, 9]);
     assert_eq!(security.sysctls, [("net.ipv4.ip_unprivileged_port_start".into(), "0".into())]);

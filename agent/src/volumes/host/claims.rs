@@ -17,6 +17,8 @@ use super::super::removal::Mounts;
 use super::super::{FAILED_MAP, FAILED_MOUNT};
 use super::{HostVolumes, LOCAL, blocking, mounts};
 use crate::admission;
+use crate::csi::label::WantedLabel;
+use crate::csi::steps::unmounted;
 
 const IN_USE: &str = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
 
@@ -27,6 +29,8 @@ pub(super) enum Failed {
     SetUp(String),
     /// A step, of a PersistentVolume.
     Of { step: &'static str, volume: String, why: String },
+    /// Nobody knows how the pod is to have it.
+    Unprocessed(String),
 }
 
 impl From<String> for Failed {
@@ -51,6 +55,7 @@ impl Failed {
         match self {
             Self::SetUp(why) => format!("MountVolume.SetUp failed for volume {name:?} : {why}"),
             Self::Of { step, volume, why } => format!("{step} failed for volume {volume:?} : {why}"),
+            Self::Unprocessed(why) => unmounted(name, name, why),
         }
     }
 }
@@ -99,8 +104,13 @@ impl HostVolumes {
         volume: &Volume,
         claim: &ClaimRef,
     ) -> Result<VolumeBacking, Failed> {
-        let found = claim::find(self.api.as_ref(), pod, volume, claim).await?;
-        let of = |step, why| Failed::Of { step, volume: found.volume.clone(), why };
+        let mut found = claim::find(self.api.as_ref(), pod, volume, claim).await?;
+        let label = self.label(pod, volume, (found.access_mode, found.one_pod))?;
+        if let VolumeBacking::Csi(wanted) = &mut found.place {
+            wanted.label = label;
+        }
+        let name = found.volume.clone();
+        let of = |step, why| Failed::Of { step, volume: name.clone(), why };
         if !self.is_there(pod, volume, &found).await? {
             let step = match found.place.is_block() {
                 true => "MapVolume.NodeAffinity check",
@@ -117,6 +127,30 @@ impl HostVolumes {
         let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
         claims.entry(pod.uid.clone()).or_default().insert(volume.name.clone(), found.place.clone());
         Ok(found.place)
+    }
+
+    /// With which SELinux label the pod wants the volume; none where that is no matter. What keeps a volume of one pod from
+    /// its pod is counted for others, as upstream.
+    pub(super) fn label(
+        &self,
+        pod: &Pod,
+        volume: &Volume,
+        (access_mode, one_pod): (&'static str, bool),
+    ) -> Result<Option<WantedLabel>, Failed> {
+        let Some(labels) = &self.labels else { return Ok(None) };
+        let error = match labels.of(pod, &volume.name) {
+            Ok(label) => return Ok(Some(WantedLabel { label, access_mode })),
+            Err(error) => error,
+        };
+        self.tally.record_no_label(&error, access_mode, one_pod);
+        match one_pod {
+            true => Err(Failed::Unprocessed(error.why().to_owned())),
+            false => {
+                let (pod, volume, why) = (pod.full_name(), &volume.name, error.why());
+                tracing::debug!(pod, volume, why, "a volume has no SELinux label of its own");
+                Ok(None)
+            }
+        }
     }
 
     /// Whether no other pod has the local volume, nor is about to.

@@ -68,7 +68,7 @@ impl HostVolumes {
             _ => {
                 let whole = path_of(folder, volume, place.as_ref())?;
                 let Some(part) = part else {
-                    return self.finish_mount(mount, (volume, place.as_ref()), whole, None);
+                    return self.finish_mount((pod, mount), (volume, place.as_ref()), whole, None);
                 };
                 let target = sub_path::target(folder, name, of, index);
                 sub_path::bind(&whole, &part, &target).map_err(|failure| {
@@ -80,12 +80,12 @@ impl HostVolumes {
                 (target, None)
             }
         };
-        self.finish_mount(mount, (volume, place.as_ref()), host_path, image)
+        self.finish_mount((pod, mount), (volume, place.as_ref()), host_path, image)
     }
 
     fn finish_mount(
         &self,
-        mount: &VolumeMount,
+        (pod, mount): (&Pod, &VolumeMount),
         (volume, place): (&Volume, Option<&VolumeBacking>),
         host_path: PathBuf,
         image: Option<MountedImage>,
@@ -115,8 +115,16 @@ impl HostVolumes {
                 ),
             recursive_read_only: recursive,
             propagation: mount.propagation,
-            relabel: self.labels && labels::are_given(&volume.source, place),
+            relabel: self.labels.is_some()
+                && labels::are_given(&volume.source, place)
+                && !self.is_labelled(pod, place),
         })
+    }
+
+    /// Whether it is mounted with its label.
+    fn is_labelled(&self, pod: &Pod, place: Option<&VolumeBacking>) -> bool {
+        let Some(VolumeBacking::Csi(wanted)) = place else { return false };
+        self.csi.as_ref().is_some_and(|csi| csi.is_labelled(&pod.uid, &wanted.name))
     }
 
     /// A file of the pod's own, without conditions.
@@ -128,7 +136,7 @@ impl HostVolumes {
             read_only: false,
             recursive_read_only: false,
             propagation: Propagation::None,
-            relabel: self.labels,
+            relabel: self.labels.is_some(),
         }
     }
 

@@ -16,6 +16,7 @@ use super::{HostVolumes, blocking, mounts};
 use crate::api::CsiSource;
 use crate::block;
 use crate::csi::files::{FOLDER, Places};
+use crate::csi::label::WantedLabel;
 use crate::csi::owner::{CsiVolumes, MountError, Wait};
 use crate::csi::steps::{WantedVolume, ephemeral_handle};
 
@@ -91,7 +92,7 @@ impl HostVolumes {
 }
 
 /// A volume that is the pod's own.
-pub(super) fn own(pod: &Pod, name: &str, of: &CsiVolume) -> VolumeBacking {
+pub(super) fn own(pod: &Pod, name: &str, of: &CsiVolume, label: Option<WantedLabel>) -> VolumeBacking {
     let secret = of.secret.as_ref().map(|secret| (pod.namespace.clone(), secret.clone()));
     let source = CsiSource {
         driver: of.driver.clone(),
@@ -102,8 +103,11 @@ pub(super) fn own(pod: &Pod, name: &str, of: &CsiVolume) -> VolumeBacking {
         ..CsiSource::default()
     };
     let (name, read_only) = (name.to_owned(), of.read_only);
+    let own_name = name.clone();
     VolumeBacking::Csi(Box::new(WantedVolume {
         name,
+        own_name,
+        label,
         source,
         read_only,
         one_pod: false,

@@ -1,6 +1,7 @@
 //! Volumes that need no mount; the others are in the kernel tier.
 
 mod block;
+mod labels;
 
 use gantry_model::pod::volume::{
     ClaimRef, HostPathType, KeysOf, Medium, Projection, Propagation, RecursiveReadOnly, SubPath, VolumeMount,
@@ -103,23 +104,6 @@ async fn a_pods_folders_are_the_kubelets_and_go_with_it() {
     place.volumes.tear_down(&pod.uid).await.unwrap();
     assert!(!place.path("").exists());
     place.volumes.tear_down(&pod.uid).await.unwrap();
-}
-
-#[tokio::test]
-async fn with_selinux_what_is_the_pods_own_is_labelled_and_nothing_of_the_node() {
-    let mut place = VolumeFixture::new();
-    place.api.put_config_map("c", &[("key", "value")]);
-    let host = VolumeSource::HostPath { path: "/tmp".into(), kind: HostPathType::Unset };
-    let volumes = vec![volume("e", DISK), volume("m", config_map("c")), volume("h", host)];
-    let pod = with(volumes, vec![mount("e", "/e"), mount("m", "/m"), mount("h", "/h")]);
-    place.volumes.set_up(&pod).await.unwrap();
-    for on in [true, false] {
-        place.volumes.labels = on;
-        let mounts = place.mounts(&pod, &[]).await.unwrap();
-        let given: Vec<_> = mounts.iter().filter(|m| m.relabel).map(|m| m.container_path.as_str()).collect();
-        let own = ["/e", "/m", "/etc/hosts", "/dev/termination-log"];
-        assert_eq!(given, if on { &own[..] } else { &[] });
-    }
 }
 
 #[tokio::test]
@@ -409,8 +393,14 @@ async fn a_persistent_volume_of_another_node_is_not_mounted() {
     let affinity = Some(vec![Term { labels: vec![zone], fields: vec![] }]);
     let claim = Claim { volume: "pv-1".into(), bound: true, uid: "u".into(), ..Claim::default() };
     place.api.put_claim("c", claim);
-    let volume_of =
-        PersistentVolume { source, claim_uid: "u".into(), one_pod: true, affinity, capacity: String::new() };
+    let volume_of = PersistentVolume {
+        source,
+        claim_uid: "u".into(),
+        one_pod: true,
+        access_mode: "RWOP",
+        affinity,
+        capacity: String::new(),
+    };
     place.api.put_volume("pv-1", volume_of);
     let pod = with(
         vec![volume("data", VolumeSource::Claim { claim: ClaimRef::Named("c".into()), read_only: false })],

@@ -185,6 +185,7 @@ async fn a_device_grows_and_its_driver_tells_how_full_it_is() {
         source: PersistentSource::Other(String::new()),
         claim_uid: String::new(),
         one_pod: false,
+        access_mode: "RWO",
         affinity: None,
         capacity: "2Ki".to_owned(),
     };

@@ -107,6 +107,7 @@ pub(super) fn growing(status: &str) -> WantedVolume {
         source: PersistentSource::Other(String::new()),
         claim_uid: String::new(),
         one_pod: false,
+        access_mode: "RWO",
         affinity: None,
         capacity: "2Ki".to_owned(),
     };
@@ -219,6 +220,7 @@ async fn a_claim_of_an_older_resizer_is_told_of_no_failure() {
         source: PersistentSource::Other(String::new()),
         claim_uid: String::new(),
         one_pod: false,
+        access_mode: "RWO",
         affinity: None,
         capacity: "2Ki".to_owned(),
     };

@@ -28,6 +28,7 @@ impl BlockFixture {
                 source: PersistentSource::Local { path: device.to_string_lossy().into_owned() },
                 claim_uid: "u".into(),
                 one_pod,
+                access_mode: "RWO",
                 affinity: None,
                 capacity: String::new(),
             },
