@@ -220,6 +220,18 @@ pub struct PersistentVolume {
     pub capacity: String,
 }
 
+/// The widest of a volume's access modes, as metrics have it.
+pub(crate) fn widest(modes: &[String]) -> &'static str {
+    let all = [
+        ("ReadWriteMany", "RWX"),
+        ("ReadOnlyMany", "ROX"),
+        ("ReadWriteOnce", "RWO"),
+        ("ReadWriteOncePod", "RWOP"),
+    ];
+    let has = |(mode, _): &&(&str, &str)| modes.iter().any(|known| known == mode);
+    all.iter().find(has).map_or("", |(_, short)| short)
+}
+
 /// A Service, as far as environment variables tell of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Service {

@@ -274,7 +274,7 @@ fn without_cluster(pod: &Pod, path: &Path) -> Result<(), Error> {
     for volume in &pod.volumes {
         let what = match &volume.source {
             VolumeSource::Claim { .. } => "persistentVolumeClaim",
-            VolumeSource::Csi(_) => "csi",
+            VolumeSource::Csi(_) | VolumeSource::Migrated(_) => "csi",
             VolumeSource::Projected { sources, .. }
                 if sources.iter().any(|source| matches!(source, Projection::Token(_))) =>
             {

@@ -12,7 +12,7 @@
 
 mod convert;
 mod copies;
-mod migration;
+pub(crate) mod migration;
 mod services;
 mod tokens;
 

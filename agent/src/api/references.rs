@@ -60,6 +60,11 @@ impl References {
             if let VolumeSource::Csi(CsiVolume { secret: Some(secret), .. }) = &volume.source {
                 found.add(Kind::Secret, secret);
             }
+            if let VolumeSource::Migrated(Ok(of)) = &volume.source
+                && let Some((_, secret)) = &of.secret
+            {
+                found.add(Kind::Secret, secret);
+            }
         }
         for source in sources.flatten() {
             match source {

@@ -285,7 +285,7 @@ pub(super) fn folders(path: &Path, unread: &mut Vec<String>) -> Vec<PathBuf> {
 }
 
 /// As upstream names a folder by an object.
-pub(super) fn folder_name(name: &str) -> String {
+pub(crate) fn folder_name(name: &str) -> String {
     name.replace('/', "~")
 }
 

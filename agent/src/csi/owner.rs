@@ -24,12 +24,11 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, join_all};
 use gantry_model::pod::{Pod, PodUid};
 use k8s_openapi::api::core::v1::Node;
-use tokio::sync::{Mutex as AsyncMutex, watch};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, watch};
 use tokio::time::timeout;
 
 use super::drivers::Drivers;
 use super::files::{DevicePlace, Found, FoundDevice, FoundMount, Mounts, Places};
-use super::label;
 use super::steps::{self, Published, StepError, Steps, WantedVolume};
 use super::volume::{Facts, Outcome, Step, Volume};
 use crate::api::Api;
@@ -37,7 +36,7 @@ use crate::block::BlockKernel;
 use crate::events::VolumeNotes;
 use crate::timeline::Span;
 pub(crate) use told::{InUse, MountError, NodeSeen, Wait};
-use told::{Retry, Stages, Waits};
+use told::{Retry, Stages, Waits, refusal};
 
 /// How long a pod's turn waits for the controller; then the pod asks again.
 const ATTACH_LOOK: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 5_000 });
@@ -276,13 +275,7 @@ impl CsiVolumes {
         let attachable = !wanted.ephemeral && object.as_ref().is_none_or(|object| object.attach_required);
         let republish = object.as_ref().is_some_and(|object| object.republish);
         let takes_label = object.is_some_and(|object| object.se_linux_mount);
-        let (key, mut volume) = loop {
-            let (key, turn) = self.enter(wanted, &pod.uid, attachable)?;
-            let volume = turn.lock_owned().await;
-            if !volume.gone {
-                break (key, volume);
-            }
-        };
+        let (key, mut volume) = self.turn(wanted, &pod.uid, attachable).await?;
         let label = self.want(&mut volume, wanted, &pod.uid, takes_label)?;
         let mut is_new = false;
         let WantedVolume { ephemeral, one_pod, .. } = *wanted;
@@ -293,14 +286,9 @@ impl CsiVolumes {
         loop {
             let step = volume.next(&pod.uid, facts);
             let Some(stage) = step.stage() else {
-                return match step {
-                    Step::Refuse => Err(StepError::before(wanted.refuse_step(), IN_USE.to_owned())),
-                    Step::Wait => Err(StepError::before(steps::OTHER_LABEL, label::waits(&key))),
-                    _ => {
-                        self.note_label(&key, &pod.uid, volume.label().mounted());
-                        self.grow(&mut volume, wanted, pod, is_new).await.map(|()| is_new)
-                    }
-                };
+                refusal(step, wanted, &key)?;
+                self.note_label(&key, &pod.uid, volume.label().mounted());
+                return self.grow(&mut volume, wanted, pod, is_new).await.map(|()| is_new);
             };
             let with = volume.label_for(&pod.uid, label.as_deref().unwrap_or_default()).to_owned();
             self.shared.stages.begin(&pod.uid, stage, &detail);
@@ -320,6 +308,22 @@ impl CsiVolumes {
                 Step::Refuse | Step::Wait | Step::Done => {}
             }
             self.shared.stages.end(&pod.uid, stage, &detail);
+        }
+    }
+
+    /// The volume, and nobody else is at work with it.
+    async fn turn(
+        &self,
+        wanted: &WantedVolume,
+        pod: &PodUid,
+        attachable: bool,
+    ) -> Result<(String, OwnedMutexGuard<Volume>), StepError> {
+        loop {
+            let (key, turn) = self.enter(wanted, pod, attachable)?;
+            let volume = turn.lock_owned().await;
+            if !volume.gone {
+                return Ok((key, volume));
+            }
         }
     }
 

@@ -16,7 +16,7 @@ use gantry_model::pod::Pod;
 use kube::Client;
 use tokio::sync::mpsc;
 
-use super::{COMBINED, ClaimObject, Event, Kind, NodeNote, Note};
+use super::{COMBINED, ClaimIdentity, Event, Kind, NodeNote, Note};
 use correlate::{About, Happening};
 
 /// Told and not taken yet; what comes on top is lost, and it is said so.
@@ -55,8 +55,8 @@ impl Recorder {
     }
 
     /// Of a claim.
-    pub(crate) fn claim(&self, of: ClaimObject, note: Note) {
-        let ClaimObject { namespace, name, uid } = of;
+    pub(crate) fn claim(&self, of: ClaimIdentity, note: Note) {
+        let ClaimIdentity { namespace, name, uid } = of;
         let Note { kind, reason, message, annotations, .. } = note;
         self.tell(About::Claim { namespace, name, uid }, kind, reason, message, annotations);
     }

@@ -11,7 +11,7 @@ use super::Note;
 
 /// A PersistentVolumeClaim, as an event refers to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ClaimObject {
+pub(crate) struct ClaimIdentity {
     /// Its namespace.
     pub(crate) namespace: String,
     /// Its name.
@@ -26,7 +26,7 @@ pub(crate) struct VolumeNote {
     /// Of the pod.
     pub(crate) note: Note,
     /// It is told of that claim, too.
-    pub(crate) claim: Option<ClaimObject>,
+    pub(crate) claim: Option<ClaimIdentity>,
 }
 
 /// Of all pods. Clones are the same.
@@ -50,7 +50,7 @@ impl VolumeNotes {
     }
 
     /// The same, and to the claim behind that volume.
-    pub(crate) fn add_of_claim(&self, pod: &PodUid, claim: ClaimObject, note: Note) {
+    pub(crate) fn add_of_claim(&self, pod: &PodUid, claim: ClaimIdentity, note: Note) {
         self.push(pod, VolumeNote { note, claim: Some(claim) });
     }
 
@@ -95,7 +95,7 @@ mod tests {
         let (waiting, of) = (notes.clone(), a.clone());
         let next = tokio::spawn(async move { waiting.next(&of).await });
         notes.add(&b, note("of b"));
-        let claim = ClaimObject { namespace: "n".into(), name: "c".into(), uid: "u".into() };
+        let claim = ClaimIdentity { namespace: "n".into(), name: "c".into(), uid: "u".into() };
         notes.add_of_claim(&a, claim.clone(), note("of a"));
         let next = timeout(Duration::from_secs(60), next).await.unwrap().unwrap();
         assert_eq!(next, [VolumeNote { note: note("of a"), claim: Some(claim) }]);

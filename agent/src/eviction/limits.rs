@@ -99,6 +99,7 @@ fn is_on_disk(source: &VolumeSource) -> bool {
         VolumeSource::HostPath { .. }
         | VolumeSource::Claim { .. }
         | VolumeSource::Csi(_)
+        | VolumeSource::Migrated(_)
         | VolumeSource::Image { .. } => false,
     }
 }

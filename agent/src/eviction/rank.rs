@@ -104,7 +104,10 @@ fn is_local(source: &VolumeSource) -> bool {
         VolumeSource::EmptyDir { medium, .. } => *medium == Medium::Disk,
         VolumeSource::Projected { memory, .. } => !memory,
         VolumeSource::HostPath { .. } => true,
-        VolumeSource::Claim { .. } | VolumeSource::Csi(_) | VolumeSource::Image { .. } => false,
+        VolumeSource::Claim { .. }
+        | VolumeSource::Csi(_)
+        | VolumeSource::Migrated(_)
+        | VolumeSource::Image { .. } => false,
     }
 }
 

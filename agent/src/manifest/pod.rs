@@ -112,7 +112,7 @@ fn with_spec(meta: Meta, uid: PodUid, spec: api::PodSpec, source: ManifestSource
         Some(text) => one_of("spec.restartPolicy", text, &RESTART_POLICIES)?,
     };
     let (pod_security, inherited) = security::pod(security_context, &meta.annotations, namespaces, source)?;
-    let volumes = volume::volumes(volumes.unwrap_or_default(), source)?;
+    let volumes = volume::volumes(volumes.unwrap_or_default(), &meta.namespace, source)?;
     let around = Around { source, security: inherited, restart_policy, grace, namespaces, volumes: &volumes };
     let (init_containers, containers) =
         container::all(init_containers.unwrap_or_default(), containers, &around)?;

@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 
 use gantry_model::pod::volume::{
-    ClaimRef, CsiVolume, DownwardFile, DownwardValue, HostPathType, KeyToPath, KeysOf, Medium, Projection,
-    Propagation, RecursiveReadOnly, SizeLimit, SubPath, TokenFile, Volume, VolumeMount, VolumeSource,
+    ClaimRef, CsiVolume, DownwardFile, DownwardValue, HostPathType, KeyToPath, KeysOf, Medium,
+    MigratedVolume, Projection, Propagation, RecursiveReadOnly, SizeLimit, SubPath, TokenFile, Volume,
+    VolumeMount, VolumeSource,
 };
 use gantry_model::{names, quantity};
 use k8s_openapi::api::core::v1 as api;
@@ -17,15 +18,22 @@ use super::field::{
     CONFIG_KEY, DNS_LABEL, FieldError, ManifestSource, Result, check, descending_path, duplicate, forbidden,
     invalid, invalid_plain, no_backsteps, not_found, one_of, refuse_set, required, required_because,
 };
+use crate::api::cluster::migration::inline;
 
 /// Of files in ConfigMap, Secret, projected and downwardAPI volumes.
 const DEFAULT_MODE: u32 = 0o644;
 /// Of a token that asks for none, as the API server's default.
 const TOKEN_SECONDS: i64 = 3600;
 const MIN_TOKEN_SECONDS: i64 = 600;
+const OF_A_CLUSTER: &str =
+    "its driver registers with the node of a cluster: use a hostPath or emptyDir volume";
 const MODE_RULE: &str = "must be a number between 0 and 0777 (octal), both inclusive";
 
-pub(super) fn volumes(list: Vec<api::Volume>, source: ManifestSource) -> Result<Vec<Volume>> {
+pub(super) fn volumes(
+    list: Vec<api::Volume>,
+    namespace: &str,
+    source: ManifestSource,
+) -> Result<Vec<Volume>> {
     let mut volumes: Vec<Volume> = Vec::with_capacity(list.len());
     for (index, volume) in list.into_iter().enumerate() {
         let at = format!("spec.volumes[{index}]");
@@ -37,13 +45,18 @@ pub(super) fn volumes(list: Vec<api::Volume>, source: ManifestSource) -> Result<
             return Err(duplicate(format!("{at}.name"), &volume.name));
         }
         let name = volume.name.clone();
-        volumes.push(Volume { name, source: source_of(&at, volume, source)? });
+        volumes.push(Volume { name, source: source_of((&at, namespace), volume, source)? });
     }
     Ok(volumes)
 }
 
 // Longer than functions should be: the ledger of Volume has a line for each field of the API.
-fn source_of(at: &str, volume: api::Volume, source: ManifestSource) -> Result<VolumeSource> {
+fn source_of(
+    (at, namespace): (&str, &str),
+    volume: api::Volume,
+    source: ManifestSource,
+) -> Result<VolumeSource> {
+    let migrated = inline(&volume, namespace);
     let api::Volume {
         name: _,
         // Honoured.
@@ -80,26 +93,19 @@ fn source_of(at: &str, volume: api::Volume, source: ManifestSource) -> Result<Vo
         vsphere_volume,
     } = volume;
     for (field, set) in [
-        ("awsElasticBlockStore", aws_elastic_block_store.is_some()),
-        ("azureDisk", azure_disk.is_some()),
-        ("azureFile", azure_file.is_some()),
         ("cephfs", cephfs.is_some()),
-        ("cinder", cinder.is_some()),
         ("fc", fc.is_some()),
         ("flexVolume", flex_volume.is_some()),
         ("flocker", flocker.is_some()),
-        ("gcePersistentDisk", gce_persistent_disk.is_some()),
         ("gitRepo", git_repo.is_some()),
         ("glusterfs", glusterfs.is_some()),
         ("iscsi", iscsi.is_some()),
         ("nfs", nfs.is_some()),
         ("photonPersistentDisk", photon_persistent_disk.is_some()),
-        ("portworxVolume", portworx_volume.is_some()),
         ("quobyte", quobyte.is_some()),
         ("rbd", rbd.is_some()),
         ("scaleIO", scale_io.is_some()),
         ("storageos", storageos.is_some()),
-        ("vsphereVolume", vsphere_volume.is_some()),
     ] {
         refuse_set(format!("{at}.{field}"), set)?;
     }
@@ -112,6 +118,19 @@ fn source_of(at: &str, volume: api::Volume, source: ManifestSource) -> Result<Vo
         found = Some(source?);
         Ok(())
     };
+    let of_drivers = [
+        ("awsElasticBlockStore", aws_elastic_block_store.is_some()),
+        ("azureDisk", azure_disk.is_some()),
+        ("azureFile", azure_file.is_some()),
+        ("cinder", cinder.is_some()),
+        ("gcePersistentDisk", gce_persistent_disk.is_some()),
+        ("portworxVolume", portworx_volume.is_some()),
+        ("vsphereVolume", vsphere_volume.is_some()),
+    ];
+    for (name, _) in of_drivers.into_iter().filter(|(_, set)| *set) {
+        let of = migrated.clone().map(|of| of.map(Box::new));
+        take(name, of.map(|of| migrated_of(format!("{at}.{name}"), of, source)))?;
+    }
     take("csi", csi.map(|s| csi_of(&format!("{at}.csi"), s, source)))?;
     take("emptyDir", empty_dir.map(|s| empty_dir_of(&format!("{at}.emptyDir"), s, source)))?;
     take("hostPath", host_path.map(|s| host_path_of(&format!("{at}.hostPath"), s)))?;
@@ -206,10 +225,21 @@ fn ephemeral_of(
     Ok(VolumeSource::Claim { claim: ClaimRef::Ephemeral, read_only: false })
 }
 
+/// As a driver has it that registers with the node.
+fn migrated_of(
+    at: String,
+    of: std::result::Result<Box<MigratedVolume>, String>,
+    source: ManifestSource,
+) -> Result<VolumeSource> {
+    match source.is_file() {
+        true => Err(FieldError::UnsupportedBut { field: at, remedy: OF_A_CLUSTER }),
+        false => Ok(VolumeSource::Migrated(of)),
+    }
+}
+
 fn csi_of(at: &str, volume: api::CSIVolumeSource, source: ManifestSource) -> Result<VolumeSource> {
     if source == ManifestSource::File {
-        let remedy = "its driver registers with the node of a cluster: use a hostPath or emptyDir volume";
-        return Err(FieldError::UnsupportedBut { field: at.to_owned(), remedy });
+        return Err(FieldError::UnsupportedBut { field: at.to_owned(), remedy: OF_A_CLUSTER });
     }
     let api::CSIVolumeSource { driver, fs_type, node_publish_secret_ref, read_only, volume_attributes } =
         volume;

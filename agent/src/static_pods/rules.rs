@@ -108,6 +108,7 @@ fn reference(pod: &Pod) -> Option<&'static str> {
             | VolumeSource::HostPath { .. }
             | VolumeSource::Image { .. }
             | VolumeSource::Csi(_)
+            | VolumeSource::Migrated(_)
             | VolumeSource::Claim { .. } => &[],
         })
     };
@@ -130,6 +131,7 @@ fn reference(pod: &Pod) -> Option<&'static str> {
             VolumeSource::EmptyDir { .. }
             | VolumeSource::HostPath { .. }
             | VolumeSource::Csi(_)
+            | VolumeSource::Migrated(_)
             | VolumeSource::Image { .. } => None,
         }),
     }

@@ -48,7 +48,7 @@ use super::{
 };
 use crate::api::Api;
 use crate::block::{BlockKernel, Kernel};
-use crate::csi::files::FOLDER as CSI;
+use crate::csi::files::{FOLDER as CSI, folder_name};
 use crate::csi::owner::CsiVolumes;
 use crate::events::VolumeNotes;
 use crate::node::NodeInfo;
@@ -140,7 +140,10 @@ impl HostVolumes {
     /// Looks up first, so that nothing is half made because an object is missing.
     async fn ready<'a>(&self, pod: &'a Pod, volume: &'a Volume) -> Result<Ready<'a>, Failed> {
         let (mut files, mut found) = (None, None);
-        if !matches!(volume.source, VolumeSource::Claim { .. } | VolumeSource::Csi(_)) {
+        if !matches!(
+            volume.source,
+            VolumeSource::Claim { .. } | VolumeSource::Csi(_) | VolumeSource::Migrated(_)
+        ) {
             // Nothing is mounted with it: labels that differ are counted.
             self.label(pod, volume, INLINE)?;
         }
@@ -153,6 +156,7 @@ impl HostVolumes {
                 let label = self.label(pod, volume, INLINE)?;
                 found = Some(csi::own(pod, &volume.name, of, label));
             }
+            VolumeSource::Migrated(of) => found = Some(self.migrated(pod, volume, of)?),
             VolumeSource::EmptyDir { .. } | VolumeSource::HostPath { .. } | VolumeSource::Image { .. } => {}
         }
         Ok(Ready { volume, files, place: found })
@@ -216,7 +220,7 @@ impl HostVolumes {
                 )
                 | None => Err("the claim was not looked up".to_owned()),
             },
-            VolumeSource::Csi(_) => Err("its driver was not asked".to_owned()),
+            VolumeSource::Csi(_) | VolumeSource::Migrated(_) => Err("its driver was not asked".to_owned()),
             VolumeSource::HostPath { kind, .. } => host_path::check(&path, kind),
             // The runtime's: nothing of it is a folder of the pod.
             VolumeSource::Image { .. } => Ok(()),
@@ -257,6 +261,10 @@ fn path_of(pod_folder: &Path, volume: &Volume, place: Option<&VolumeBacking>) ->
         }
         (VolumeSource::Csi(_), _) => {
             return Ok(pod_folder.join("volumes").join(CSI).join(&volume.name).join("mount"));
+        }
+        (VolumeSource::Migrated(of), _) => {
+            let name = folder_name(&of.as_ref().map_err(Clone::clone)?.name);
+            return Ok(pod_folder.join("volumes").join(CSI).join(name).join("mount"));
         }
         (VolumeSource::Image { .. }, _) => return Ok(PathBuf::new()),
         (VolumeSource::EmptyDir { .. }, _) => (EMPTY_DIR, &volume.name),

@@ -108,6 +108,7 @@ pub(super) fn are_given(source: &VolumeSource, place: Option<&VolumeBacking>) ->
             !read_only && matches!(place, Some(VolumeBacking::Local { .. } | VolumeBacking::Csi(_)))
         }
         VolumeSource::Csi(of) => !of.read_only,
+        VolumeSource::Migrated(_) => true,
         VolumeSource::HostPath { .. } | VolumeSource::Image { .. } => false,
     }
 }

@@ -40,6 +40,7 @@ pub(super) fn ground(pod: &Pod, source: &VolumeSource, node: i64) -> Result<Grou
         | VolumeSource::HostPath { .. }
         | VolumeSource::Claim { .. }
         | VolumeSource::Csi(_)
+        | VolumeSource::Migrated(_)
         | VolumeSource::Image { .. } => Ok(Ground::Folder),
     }
 }

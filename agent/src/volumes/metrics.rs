@@ -34,10 +34,10 @@ fn plugin(volume: &Volume, place: Option<&VolumeBacking>) -> Option<String> {
             VolumeSource::Claim { .. },
             Some(VolumeBacking::Local { .. } | VolumeBacking::LocalBlock { .. }),
         ) => "kubernetes.io/local-volume",
-        (VolumeSource::Claim { .. }, Some(VolumeBacking::Csi(wanted))) => {
+        (VolumeSource::Claim { .. } | VolumeSource::Migrated(_), Some(VolumeBacking::Csi(wanted))) => {
             return Some(format!("kubernetes.io/csi:{}", wanted.source.driver));
         }
-        (VolumeSource::Claim { .. }, None) => return None,
+        (VolumeSource::Claim { .. }, None) | (VolumeSource::Migrated(_), _) => return None,
         (VolumeSource::Csi(of), _) => return Some(format!("kubernetes.io/csi:{}", of.driver)),
         (VolumeSource::Image { .. }, _) => "kubernetes.io/image",
         // Its folder's name.

@@ -82,6 +82,8 @@ pub enum VolumeSource {
     },
     /// A volume of a CSI driver, made for the pod alone.
     Csi(CsiVolume),
+    /// A disk or share of a kind that CSI drivers have taken over, or why none can have it.
+    Migrated(Result<Box<MigratedVolume>, String>),
     /// What is in an image; read-only.
     Image {
         /// As written.
@@ -102,6 +104,25 @@ pub enum VolumeSource {
         /// name below the pod's volumes.
         plugin: &'static str,
     },
+}
+
+/// A volume that a pod names by an older kind, as its CSI driver knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MigratedVolume {
+    /// As upstream calls the PersistentVolume that stands for it.
+    pub name: String,
+    /// By its registered name.
+    pub driver: String,
+    /// What the driver calls the volume.
+    pub handle: String,
+    /// May be empty: the driver's choice.
+    pub fs_type: String,
+    /// For the driver.
+    pub attributes: BTreeMap<String, String>,
+    /// As the API spells it.
+    pub access_mode: &'static str,
+    /// Namespace and name of the Secret that the driver is shown when it stages.
+    pub secret: Option<(String, String)>,
 }
 
 /// As in CSIVolumeSource.

@@ -106,7 +106,7 @@ pub(super) fn volume(mut object: v1::PersistentVolume) -> PersistentVolume {
         (Ok(()), None, None) => PersistentSource::Other(other_source(&spec)),
     };
     let one_pod = spec.access_modes.as_deref().is_some_and(|modes| modes == ["ReadWriteOncePod"]);
-    let access_mode = widest(spec.access_modes.as_deref().unwrap_or_default());
+    let access_mode = crate::api::widest(spec.access_modes.as_deref().unwrap_or_default());
     let required = spec.node_affinity.and_then(|affinity| affinity.required);
     let affinity = required.map(|required| {
         // The API server lets none through that cannot be understood: such terms match no node.
@@ -118,18 +118,6 @@ pub(super) fn volume(mut object: v1::PersistentVolume) -> PersistentVolume {
     let capacity = spec.capacity.and_then(|mut all| all.remove("storage")).map(|amount| amount.0);
     let capacity = capacity.unwrap_or_default();
     PersistentVolume { source, claim_uid, one_pod, access_mode, affinity, capacity }
-}
-
-/// In upstream's order.
-fn widest(modes: &[String]) -> &'static str {
-    let all = [
-        ("ReadWriteMany", "RWX"),
-        ("ReadOnlyMany", "ROX"),
-        ("ReadWriteOnce", "RWO"),
-        ("ReadWriteOncePod", "RWOP"),
-    ];
-    let has = |(mode, _): &&(&str, &str)| modes.iter().any(|known| known == mode);
-    all.iter().find(has).map_or("", |(_, short)| short)
 }
 
 fn csi_source(spec: &v1::PersistentVolumeSpec) -> CsiSource {

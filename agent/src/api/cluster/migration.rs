@@ -1,8 +1,11 @@
 //! PersistentVolumes of kinds that upstream's kubelet had itself once, as what the CSI drivers that replace them know: names,
 //! handles and attributes of `k8s.io/csi-translation-lib`. Pure. Called by [`super::convert`].
 
+mod inline;
+
 use std::collections::BTreeSet;
 
+pub(crate) use inline::inline;
 use k8s_openapi::api::core::v1 as api;
 
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -23,7 +26,7 @@ const UNSPECIFIED: &str = "UNSPECIFIED";
 /// # Errors
 /// In upstream's words, where no driver can have such a volume.
 pub(super) fn translate(object: &mut api::PersistentVolume) -> Result<(), String> {
-    let csi = csi_of(object).map_err(|why| format!("failed to translate in-tree pv to CSI: {why}"))?;
+    let csi = csi_of(object).map_err(|why| failed(&why))?;
     let Some(csi) = csi else { return Ok(()) };
     let keys = keys_of(&csi.driver);
     let is_gce = csi.driver == "pd.csi.storage.gke.io";
@@ -34,6 +37,10 @@ pub(super) fn translate(object: &mut api::PersistentVolume) -> Result<(), String
     }
     spec.csi = Some(csi);
     Ok(())
+}
+
+fn failed(why: &str) -> String {
+    format!("failed to translate in-tree pv to CSI: {why}")
 }
 
 fn csi_of(object: &api::PersistentVolume) -> Result<Option<api::CSIPersistentVolumeSource>, String> {

@@ -9,8 +9,10 @@ use gantry_model::pod::PodUid;
 use k8s_openapi::api::core::v1::Node;
 use tokio::time::Instant;
 
-use super::LONG_WAIT;
-use crate::csi::steps::{EXPAND_IN_USE, StepError, WantedVolume};
+use super::{IN_USE, LONG_WAIT};
+use crate::csi::label;
+use crate::csi::steps::{EXPAND_IN_USE, OTHER_LABEL, StepError, WantedVolume};
+use crate::csi::volume::Step;
 use crate::timeline::Span;
 
 /// The step of a pod that waits for others than a driver.
@@ -61,6 +63,15 @@ fn reason(step: &str) -> &'static str {
         EXPAND_IN_USE => "VolumeResizeFailed",
         _ if step.starts_with("MapVolume.") => "FailedMapVolume",
         _ => "FailedMount",
+    }
+}
+
+/// Why the pod does not get its volume.
+pub(super) fn refusal(step: Step, wanted: &WantedVolume, key: &str) -> Result<(), StepError> {
+    match step {
+        Step::Refuse => Err(StepError::before(wanted.refuse_step(), IN_USE.to_owned())),
+        Step::Wait => Err(StepError::before(OTHER_LABEL, label::waits(key))),
+        _ => Ok(()),
     }
 }
 

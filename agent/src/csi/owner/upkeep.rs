@@ -17,7 +17,7 @@ use crate::csi::expand::{Expansion, GrowthFailure};
 use crate::csi::files::DevicePlace;
 use crate::csi::steps::{PUBLISH, StepError, WantedClaim, WantedVolume};
 use crate::csi::volume::Volume;
-use crate::events::{ClaimObject, Kind, Note};
+use crate::events::{ClaimIdentity, Kind, Note};
 
 /// Upstream asks at each sync of the pod, which is about once a minute.
 const EVERY: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 60_000 });
@@ -157,7 +157,7 @@ impl CsiVolumes {
         let WantedClaim { namespace, name, uid, .. } = claim.clone();
         self.shared.notes.add_of_claim(
             pod,
-            ClaimObject { namespace, name, uid },
+            ClaimIdentity { namespace, name, uid },
             Note::pod(kind, reason, message),
         );
     }

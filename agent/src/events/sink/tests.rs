@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::{PodRef, Recorder, queue};
-use crate::events::{ClaimObject, Journal, Kind, NodeNote, Note};
+use crate::events::{ClaimIdentity, Journal, Kind, NodeNote, Note};
 use crate::pod::status::PodStatus as Word;
 use crate::pod::tests::{in_role, pod};
 use crate::pod::worker::PodHandle;
@@ -98,7 +98,7 @@ async fn an_event_says_whom_it_is_about_and_who_says_it() {
     let of = PodRef { namespace: "other".into(), name: "p".into(), uid: "u".into() };
     bed.recorder.pod(of, Note::pod(Kind::Warning, "OutOfcpu", "Pod was rejected"));
     assert_eq!(bed.event("OutOfcpu").await["metadata"]["namespace"], "other");
-    let of = ClaimObject { namespace: "other".into(), name: "c".into(), uid: "u".into() };
+    let of = ClaimIdentity { namespace: "other".into(), name: "c".into(), uid: "u".into() };
     bed.recorder.claim(of, Note::pod(Kind::Normal, "FileSystemResizeSuccessful", "it has grown"));
     let event = bed.event("FileSystemResizeSuccessful").await;
     assert_eq!(

@@ -182,3 +182,24 @@ fn deletion_and_the_last_status_come_along() {
     let end = told.last.end.unwrap();
     assert_eq!((end.phase, end.reason.as_str(), told.ending), (Phase::Failed, "Evicted", None));
 }
+
+#[test]
+fn a_disk_of_an_older_kind_is_read_as_its_drivers() {
+    let read = |source: serde_json::Value| {
+        let containers = json!([{ "name": "web", "image": "web:v1" }]);
+        let volumes = json!([source]);
+        let read =
+            pod(&described(json!({ "containers": containers, "volumes": volumes }), json!({}))).unwrap();
+        match read.volumes.first().unwrap().source.clone() {
+            VolumeSource::Migrated(of) => of.map(|of| (of.name, of.secret)),
+            other => panic!("{other:?}"),
+        }
+    };
+    let cinder = read(json!({ "name": "data", "cinder": { "volumeID": "c-1" } }));
+    assert_eq!(cinder, Ok(("cinder.csi.openstack.org-c-1".to_owned(), None)));
+    let share = json!({ "name": "data", "azureFile": { "secretName": "own", "shareName": "s" } });
+    let secret = Some(("default".to_owned(), "own".to_owned()));
+    assert_eq!(read(share), Ok(("#own#s#data#default".to_owned(), secret)));
+    let wrong = json!({ "name": "data", "awsElasticBlockStore": { "volumeID": "aws://z/disk-1" } });
+    assert!(read(wrong).unwrap_err().starts_with("failed to translate in-tree pv to CSI: "));
+}

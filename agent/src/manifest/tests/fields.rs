@@ -350,6 +350,13 @@ fn an_ephemeral_volume_of_a_file_has_nobody_to_make_its_claim() {
 }
 
 #[test]
+fn a_disk_of_an_older_kind_is_no_files_since_its_driver_is_a_clusters() {
+    let told = "azureDisk is not supported yet: its driver registers with the node of a cluster: use a hostPath or emptyDir volume";
+    let volumes = "[{name: v, azureDisk: {diskName: d, diskURI: /d}}]";
+    refused(&[(with_spec("volumes", volumes), told)]);
+}
+
+#[test]
 fn mounts_must_name_a_volume_of_the_pod() {
     let mount = |text: &str| {
         with("volumeMounts", &format!("[{{name: v, mountPath: /m, {text}}}]")) + "  volumes: [{name: v}]\n"

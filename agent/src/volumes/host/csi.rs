@@ -1,19 +1,21 @@
 //! A pod's volumes of CSI: mounted and taken back by their owner, who has the drivers. Owns the join of both, and what of
 //! the pod must be gone before a driver is asked. Called by [`super`].
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::PoisonError;
 use std::time::Instant;
 
 use gantry_model::pod::usage::VolumeUsage;
-use gantry_model::pod::volume::{CsiVolume, Volume};
+use gantry_model::pod::volume::{CsiVolume, MigratedVolume, Volume};
 use gantry_model::pod::{Pod, PodUid};
 
 use super::super::claim::VolumeBacking;
 use super::super::ownership_progress::GroupChange;
 use super::super::removal::Mounts;
 use super::super::{Error, VolumeWait, removal};
+use super::claims::Failed;
 use super::{HostVolumes, blocking, mounts};
-use crate::api::CsiSource;
+use crate::api::{CsiSource, widest};
 use crate::block;
 use crate::csi::files::{FOLDER, Places};
 use crate::csi::label::WantedLabel;
@@ -71,6 +73,43 @@ impl HostVolumes {
         let told =
             |Wait { volume, driver, step, why, since }| VolumeWait { volume, driver, step, why, since };
         self.csi.iter().flat_map(|csi| csi.waits(uid)).map(told).collect()
+    }
+
+    /// A volume of an older kind. No controller makes it larger, and nobody else has it by another name.
+    pub(super) fn migrated(
+        &self,
+        pod: &Pod,
+        volume: &Volume,
+        of: &Result<Box<MigratedVolume>, String>,
+    ) -> Result<VolumeBacking, Failed> {
+        let of = of.as_ref().map_err(|why| Failed::Unprocessed(why.clone()))?;
+        let MigratedVolume { name, driver, handle, fs_type, attributes, access_mode, secret } =
+            (**of).clone();
+        let access_modes = vec![access_mode.to_owned()];
+        let label = self.label(pod, volume, (widest(&access_modes), false))?;
+        let source = CsiSource {
+            driver,
+            handle,
+            fs_type,
+            attributes,
+            access_modes,
+            stage_secret: secret,
+            ..CsiSource::default()
+        };
+        let place = VolumeBacking::Csi(Box::new(WantedVolume {
+            name,
+            own_name: volume.name.clone(),
+            label,
+            source,
+            read_only: false,
+            one_pod: false,
+            block: false,
+            ephemeral: false,
+            claim: None,
+        }));
+        let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        claims.entry(pod.uid.clone()).or_default().insert(volume.name.clone(), place.clone());
+        Ok(place)
     }
 
     /// Everything of the pod: what drivers have mounted is given back to them first, and parts of it before that.
@@ -148,6 +187,7 @@ fn of_nobody(pod: &Path, mounts: &dyn Mounts) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use std::io;
+    use std::path::PathBuf;
 
     use super::*;
 

@@ -2,6 +2,7 @@
 
 mod block;
 mod labels;
+mod migrated;
 
 use gantry_model::pod::volume::{
     ClaimRef, HostPathType, KeysOf, Medium, Projection, Propagation, RecursiveReadOnly, SubPath, VolumeMount,

@@ -6,7 +6,7 @@ use super::*;
 use crate::api::{Claim, ClaimSize, PersistentSource, PersistentVolume};
 use crate::csi::expand::Expansion;
 use crate::csi::steps::WantedClaim;
-use crate::events::ClaimObject;
+use crate::events::ClaimIdentity;
 
 const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
@@ -284,7 +284,7 @@ async fn a_driver_that_does_not_answer_holds_up_the_growth_of_no_other_volume() 
 /// What is told of the pod and of its claim: kind, reason and words.
 fn noted(bed: &Bed, pod: &Pod) -> Vec<(&'static str, String, String)> {
     let notes = bed.volumes.notes().take(&pod.uid);
-    let claim = ClaimObject { namespace: "default".into(), name: "data".into(), uid: "u-data".into() };
+    let claim = ClaimIdentity { namespace: "default".into(), name: "data".into(), uid: "u-data".into() };
     assert!(notes.iter().all(|told| told.claim.as_ref() == Some(&claim)), "{notes:?}");
     let told = notes.into_iter().map(|told| told.note);
     told.map(|note| (note.kind.as_str(), note.reason.into_owned(), note.message)).collect()

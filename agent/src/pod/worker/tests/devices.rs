@@ -7,7 +7,7 @@ use gantry_model::pod::volume::VolumeDevice;
 
 use super::*;
 use crate::devices::{DeviceHealth, DeviceOptions};
-use crate::events::{ClaimObject, Kind, Note};
+use crate::events::{ClaimIdentity, Kind, Note};
 use crate::pod::configure::{ContainerRequest, configure};
 use crate::pod::last::{Last, LastEnd};
 use crate::runtime::Image;
@@ -225,7 +225,7 @@ async fn what_happens_to_a_volume_is_told_while_it_is_set_up_and_of_its_claim_to
     world.volumes.slow(true);
     let (worker, handle) = Worker::new(pod(), deps);
     world.workers.spawn(worker.run());
-    let claim = ClaimObject { namespace: "default".into(), name: "data".into(), uid: "u".into() };
+    let claim = ClaimIdentity { namespace: "default".into(), name: "data".into(), uid: "u".into() };
     let note = Note::pod(Kind::Normal, "FileSystemResizeSuccessful", "it has grown");
     world.volumes.notes().add_of_claim(&pod().uid, claim, note.clone());
     until(&handle, "told", |_| handle.events().iter().any(|event| event.note == note)).await;

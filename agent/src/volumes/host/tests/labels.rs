@@ -10,7 +10,7 @@ use crate::api::{Claim, CsiDriver, CsiSource, PersistentSource, PersistentVolume
 use crate::csi::drivers::Drivers;
 use crate::csi::fake::FakeDriver;
 
-fn driver(se_linux_mount: bool) -> CsiDriver {
+pub(super) fn driver(se_linux_mount: bool) -> CsiDriver {
     CsiDriver {
         attach_required: false,
         pod_info: false,
@@ -23,13 +23,13 @@ fn driver(se_linux_mount: bool) -> CsiDriver {
     }
 }
 
-/// A claim of a volume of one pod, of a driver that answers.
-fn fixture(driver: &FakeDriver) -> VolumeFixture {
+/// A claim of a volume of one pod, of a driver that answers to that name.
+pub(super) fn fixture(driver: &FakeDriver, name: &str) -> VolumeFixture {
     let mut place = VolumeFixture::new();
     let drivers = Drivers::with_patience(Duration::from_secs(20), Arc::default());
     let socket = place.root.path().join("d.sock");
     drop(driver.serve(&socket));
-    drivers.put("d", &socket);
+    drivers.put(name, &socket);
     let (mounts, blocks) = (Arc::new(driver.clone()), Arc::new(driver.blocks()));
     let places = place.volumes.csi_places();
     let csi = CsiVolumes::open(place.api.clone(), drivers, mounts, blocks, places, "n");
@@ -37,7 +37,7 @@ fn fixture(driver: &FakeDriver) -> VolumeFixture {
     place.volumes.labels = Some(Labels::of_test());
     place.api.put_claim("c", Claim { volume: "pv".into(), bound: true, uid: "u".into(), ..Claim::default() });
     let source = CsiSource {
-        driver: "d".into(),
+        driver: name.into(),
         handle: "h".into(),
         access_modes: vec!["ReadWriteOncePod".into()],
         ..CsiSource::default()
@@ -77,7 +77,7 @@ async fn what_is_mounted_with_its_pods_label_is_not_labelled_by_the_runtime() {
     let context = vec!["context=\"system_u:object_r:container_file_t:s0:c1,c2\"".to_owned()];
     for (takes, opts_out, want) in [(true, false, &context), (false, false, &vec![]), (true, true, &vec![])] {
         let csi = FakeDriver::new("d");
-        let place = fixture(&csi);
+        let place = fixture(&csi, "d");
         place.api.put_csi_driver("d", driver(takes));
         let mut pod = labelled();
         pod.security.se_linux_recursive = opts_out;
@@ -93,7 +93,7 @@ async fn what_is_mounted_with_its_pods_label_is_not_labelled_by_the_runtime() {
 #[tokio::test]
 async fn without_selinux_no_label_is_asked_for() {
     let csi = FakeDriver::new("d");
-    let mut place = fixture(&csi);
+    let mut place = fixture(&csi, "d");
     place.api.put_csi_driver("d", driver(true));
     place.volumes.labels = None;
     let pod = labelled();
