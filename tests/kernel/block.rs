@@ -56,7 +56,7 @@ fn locks(path: &Path) -> Result<usize> {
     Ok(found)
 }
 
-fn volumes(root: &Path, api: &Arc<FakeApi>) -> HostVolumes {
+pub(crate) fn volumes(root: &Path, api: &Arc<FakeApi>) -> HostVolumes {
     let api: Arc<dyn Api> = api.clone();
     HostVolumes::new(root, api, Arc::new(NodeInfo { name: "n".into(), ..NodeInfo::default() }), false)
 }
@@ -69,6 +69,7 @@ fn objects(device: &Path) -> Arc<FakeApi> {
         source: PersistentSource::Local { path: device.to_string_lossy().into_owned() },
         claim_uid: "u".into(),
         one_pod: false,
+        access_mode: "RWO",
         affinity: None,
         capacity: String::new(),
     };

@@ -36,6 +36,7 @@ mod layers;
 mod lifecycle;
 mod limits;
 mod lives;
+mod local_volumes;
 mod log_disk;
 mod log_reopen;
 mod monitor;

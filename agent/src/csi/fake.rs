@@ -13,6 +13,7 @@ use gantry_proto::csi::identity_server::{Identity, IdentityServer};
 use gantry_proto::csi::node_server::{Node, NodeServer};
 use gantry_proto::csi::node_service_capability::rpc::Type as Rpc;
 use gantry_proto::csi::node_service_capability::{self as capability};
+use gantry_proto::csi::volume_capability::AccessType;
 use gantry_proto::csi::volume_usage::Unit;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
@@ -159,6 +160,17 @@ impl FakeDriver {
     pub(crate) fn asked(&self) -> (wire::NodeStageVolumeRequest, wire::NodePublishVolumeRequest) {
         let state = self.state();
         (state.staged.clone(), state.published.clone())
+    }
+
+    /// Mount options that it was last asked for when it staged and published; none of a device.
+    pub(crate) fn mount_flags(&self) -> [Vec<String>; 2] {
+        let (staged, published) = self.asked();
+        [staged.volume_capability, published.volume_capability].map(|capability| {
+            match capability.and_then(|capability| capability.access_type) {
+                Some(AccessType::Mount(mount)) => mount.mount_flags,
+                Some(AccessType::Block(_)) | None => Vec::new(),
+            }
+        })
     }
 
     /// What it has mounted.

@@ -55,14 +55,7 @@ pub(super) fn pod(
     if source.is_file() {
         refuse_set(format!("{at}.windowsOptions"), windows_options.is_some())?;
     }
-    let se_linux_recursive = match se_linux_change_policy {
-        None => false,
-        Some(policy) => one_of(
-            format!("{at}.seLinuxChangePolicy"),
-            &policy,
-            &[("MountOption", false), ("Recursive", true)],
-        )?,
-    };
+    let se_linux_recursive = opts_out(at, se_linux_change_policy)?;
     let on_root_mismatch = match fs_group_change_policy {
         None => false,
         Some(policy) => one_of(
@@ -174,6 +167,12 @@ pub(super) fn container(
         seccomp: seccomp_of(&format!("{at}.seccompProfile"), seccomp_profile)?
             .or_else(|| inherited.seccomp.clone()),
     })
+}
+
+/// Of mounts with its label.
+fn opts_out(at: &str, policy: Option<String>) -> Result<bool> {
+    let policies = [("MountOption", false), ("Recursive", true)];
+    policy.map_or(Ok(false), |policy| one_of(format!("{at}.seLinuxChangePolicy"), &policy, &policies))
 }
 
 /// Labels are the runtime's to set, where the node has SELinux.

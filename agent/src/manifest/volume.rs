@@ -4,9 +4,8 @@
 use std::collections::BTreeSet;
 
 use gantry_model::pod::volume::{
-    ClaimRef, CsiVolume, DownwardFile, DownwardValue, HostPathType, KeyToPath, KeysOf, Medium,
-    MigratedVolume, Projection, Propagation, RecursiveReadOnly, SizeLimit, SubPath, TokenFile, Volume,
-    VolumeMount, VolumeSource,
+    ClaimRef, CsiVolume, DownwardFile, DownwardValue, HostPathType, KeyToPath, KeysOf, Medium, Projection,
+    Propagation, RecursiveReadOnly, SizeLimit, SubPath, TokenFile, Volume, VolumeMount, VolumeSource,
 };
 use gantry_model::{names, quantity};
 use k8s_openapi::api::core::v1 as api;
@@ -56,7 +55,7 @@ fn source_of(
     volume: api::Volume,
     source: ManifestSource,
 ) -> Result<VolumeSource> {
-    let migrated = inline(&volume, namespace);
+    let migrated = migrated_of(at, &volume, namespace, source);
     let api::Volume {
         name: _,
         // Honoured.
@@ -70,27 +69,28 @@ fn source_of(
         persistent_volume_claim,
         projected,
         secret,
+        // Honoured, as their drivers have them.
+        aws_elastic_block_store: _,
+        azure_disk: _,
+        azure_file: _,
+        cinder: _,
+        gce_persistent_disk: _,
+        portworx_volume: _,
+        vsphere_volume: _,
         // Refused when set.
-        aws_elastic_block_store,
-        azure_disk,
-        azure_file,
         cephfs,
-        cinder,
         fc,
         flex_volume,
         flocker,
-        gce_persistent_disk,
         git_repo,
         glusterfs,
         iscsi,
         nfs,
         photon_persistent_disk,
-        portworx_volume,
         quobyte,
         rbd,
         scale_io,
         storageos,
-        vsphere_volume,
     } = volume;
     for (field, set) in [
         ("cephfs", cephfs.is_some()),
@@ -118,18 +118,8 @@ fn source_of(
         found = Some(source?);
         Ok(())
     };
-    let of_drivers = [
-        ("awsElasticBlockStore", aws_elastic_block_store.is_some()),
-        ("azureDisk", azure_disk.is_some()),
-        ("azureFile", azure_file.is_some()),
-        ("cinder", cinder.is_some()),
-        ("gcePersistentDisk", gce_persistent_disk.is_some()),
-        ("portworxVolume", portworx_volume.is_some()),
-        ("vsphereVolume", vsphere_volume.is_some()),
-    ];
-    for (name, _) in of_drivers.into_iter().filter(|(_, set)| *set) {
-        let of = migrated.clone().map(|of| of.map(Box::new));
-        take(name, of.map(|of| migrated_of(format!("{at}.{name}"), of, source)))?;
+    if let Some((field, of)) = migrated {
+        take(field, Some(of))?;
     }
     take("csi", csi.map(|s| csi_of(&format!("{at}.csi"), s, source)))?;
     take("emptyDir", empty_dir.map(|s| empty_dir_of(&format!("{at}.emptyDir"), s, source)))?;
@@ -225,16 +215,19 @@ fn ephemeral_of(
     Ok(VolumeSource::Claim { claim: ClaimRef::Ephemeral, read_only: false })
 }
 
-/// As a driver has it that registers with the node.
+/// As a driver has it that registers with the node; with the field that says so.
 fn migrated_of(
-    at: String,
-    of: std::result::Result<Box<MigratedVolume>, String>,
+    at: &str,
+    volume: &api::Volume,
+    namespace: &str,
     source: ManifestSource,
-) -> Result<VolumeSource> {
-    match source.is_file() {
-        true => Err(FieldError::UnsupportedBut { field: at, remedy: OF_A_CLUSTER }),
-        false => Ok(VolumeSource::Migrated(of)),
-    }
+) -> Option<(&'static str, Result<VolumeSource>)> {
+    let (field, of) = inline(volume, namespace)?;
+    let of = match source.is_file() {
+        true => Err(FieldError::UnsupportedBut { field: format!("{at}.{field}"), remedy: OF_A_CLUSTER }),
+        false => Ok(VolumeSource::Migrated(of.map(Box::new))),
+    };
+    Some((field, of))
 }
 
 fn csi_of(at: &str, volume: api::CSIVolumeSource, source: ManifestSource) -> Result<VolumeSource> {

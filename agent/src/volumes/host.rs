@@ -38,7 +38,7 @@ use gantry_model::pod::{Container, Pod, PodUid};
 
 use super::atomic::Payload;
 use super::claim::VolumeBacking;
-use super::labels::Labels;
+use super::labels::LabelPolicy;
 use super::medium::{Ground, ground, sizes_differ};
 use super::metrics::VolumeMetrics;
 use super::payload::payload;
@@ -85,7 +85,7 @@ pub struct HostVolumes {
     /// Of folders of the node.
     turns: Turns,
     /// None where the node has no SELinux.
-    labels: Option<Labels>,
+    labels: Option<LabelPolicy>,
 }
 
 /// By pod and volume.
@@ -108,7 +108,7 @@ impl HostVolumes {
             let path = root.join(name);
             path.canonicalize().unwrap_or(path)
         };
-        let (pods, plugins, labels) = (real("pods"), real("plugins"), Labels::find());
+        let (pods, plugins, labels) = (real("pods"), real("plugins"), LabelPolicy::find());
         let (claims, writers, tally) = (Arc::default(), Writers::default(), VolumeMetrics::default());
         Self {
             pods,

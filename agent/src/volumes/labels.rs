@@ -18,7 +18,7 @@ const CATEGORIES: u32 = 1024;
 
 /// What this node knows of labels, where it has SELinux.
 #[derive(Debug, Clone)]
-pub(super) struct Labels {
+pub(super) struct LabelPolicy {
     policy: SelinuxPolicy,
 }
 
@@ -40,7 +40,7 @@ impl LabelError {
     }
 }
 
-impl Labels {
+impl LabelPolicy {
     /// None where SELinux is off.
     pub(super) fn find() -> Option<Self> {
         is_on().then(|| Self { policy: SelinuxPolicy::find(Path::new("/")) })
@@ -141,7 +141,7 @@ mod tests {
     }
 
     fn label(containers: Vec<Container>) -> Result<String, LabelError> {
-        Labels::of_test().of(&Pod { containers, ..pod() }, "data")
+        LabelPolicy::of_test().of(&Pod { containers, ..pod() }, "data")
     }
 
     #[test]
@@ -175,8 +175,8 @@ mod tests {
     fn a_pod_that_opts_out_wants_no_label_and_a_policy_of_something_else_has_none() {
         let mut opted = Pod { containers: vec![mounting("a", of("", "s0"))], ..pod() };
         opted.security.se_linux_recursive = true;
-        assert_eq!(Labels::of_test().of(&opted, "data").as_deref(), Ok(""));
-        let odd = Labels { policy: SelinuxPolicy { process: "t".into(), file: "u:r:t".into() } };
+        assert_eq!(LabelPolicy::of_test().of(&opted, "data").as_deref(), Ok(""));
+        let odd = LabelPolicy { policy: SelinuxPolicy { process: "t".into(), file: "u:r:t".into() } };
         let words = "failed to construct SELinux label from context \"&SELinuxOptions{User:,Role:,Type:,Level:s0,}\": invalid Label";
         assert_eq!(odd.of(&opted, "data"), Err(LabelError::Unknown(words.to_owned())));
     }

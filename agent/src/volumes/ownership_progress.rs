@@ -56,6 +56,7 @@ impl GroupChange {
             tracing::warn!(pod = %self.uid, message, "the group of a volume's files");
             self.notes.add(&self.uid, Note::pod(Kind::Warning, REASON, message));
         };
+        // The same work at each turn; a sleep that is cut short has told nothing.
         tokio::select! {
             done = &mut work => return done,
             () = sleep(FIRST) => tell(format!(

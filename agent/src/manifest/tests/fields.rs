@@ -222,11 +222,22 @@ fn ports_follow_the_network() {
 }
 
 #[test]
+fn a_pod_may_opt_out_of_volumes_that_are_mounted_with_its_label() {
+    let opts_out = |policy: &str| {
+        let context = format!("{{seLinuxChangePolicy: {policy}}}");
+        spec("securityContext", &context).security.se_linux_recursive
+    };
+    assert_eq!((opts_out("Recursive"), opts_out("MountOption"), opts_out("null")), (true, false, false));
+    let wrong = with_spec("securityContext", "{seLinuxChangePolicy: Never}");
+    refused(&[(wrong, "securityContext.seLinuxChangePolicy: Unsupported value: \"Never\"")]);
+}
+
+#[test]
 fn security_contexts_inherit_and_are_checked() {
     let pod = spec(
         "securityContext",
         "{runAsUser: 5, runAsNonRoot: true, fsGroup: 7, supplementalGroups: [8, 9], supplementalGroupsPolicy: Strict, \
-          fsGroupChangePolicy: OnRootMismatch, seLinuxChangePolicy: Recursive, seccompProfile: {type: RuntimeDefault}, \
+          fsGroupChangePolicy: OnRootMismatch, seccompProfile: {type: RuntimeDefault}, \
           sysctls: [{name: net/ipv4/ip_unprivileged_port_start, value: '0'}]}",
     );
     let web = &pod.containers.first().unwrap().security;
@@ -236,11 +247,6 @@ fn security_contexts_inherit_and_are_checked() {
     assert_eq!(
         (security.fs_group, security.fs_group_on_root_mismatch, security.strict_groups),
         (Some(7), true, true)
-    );
-    let optional = spec("securityContext", "{seLinuxChangePolicy: MountOption}");
-    assert_eq!(
-        (security.se_linux_recursive, optional.security.se_linux_recursive, pod.containers.len()),
-        (true, false, 1)
     );
     assert_eq!(security.supplemental_groups, [8, 9]);
     assert_eq!(security.sysctls, [("net.ipv4.ip_unprivileged_port_start".into(), "0".into())]);

@@ -76,7 +76,9 @@ pub(super) async fn volumes(task: Task<'_>) -> Result<Output, WaitReason> {
     // What takes long is told while it does.
     let set_up = loop {
         tokio::select! {
+            // The same future at each turn.
             set_up = &mut set_up => break set_up,
+            // It takes notes in the moment in which it has them.
             more = notes.next(uid) => tell_volumes(task, more).await,
         }
     };

@@ -8,34 +8,37 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::{csi_of, failed};
 
 /// How that PersistentVolume is called: by driver and disk, by the disk alone, or by its handle.
-enum Named {
+enum InlineName {
     ByDisk(String),
     Disk(String),
     Handle,
 }
 
-/// None of a volume of another kind.
+/// With the field of the volume that says it; none of a volume of another kind.
 ///
 /// # Errors
 /// In upstream's words, where no driver can have such a volume.
-pub(crate) fn inline(volume: &api::Volume, namespace: &str) -> Option<Result<MigratedVolume, String>> {
-    let (spec, named, access_mode) = disk_of(volume).or_else(|| share_of(volume, namespace))?;
+pub(crate) fn inline(
+    volume: &api::Volume,
+    namespace: &str,
+) -> Option<(&'static str, Result<MigratedVolume, String>)> {
+    let (field, spec, named, access_mode) = disk_of(volume).or_else(|| share_of(volume, namespace))?;
     let metadata = ObjectMeta { name: Some(volume.name.clone()), ..ObjectMeta::default() };
     let object = api::PersistentVolume { metadata, spec: Some(spec), status: None };
     let csi = match csi_of(&object) {
         Ok(csi) => csi?,
-        Err(why) => return Some(Err(failed(&why))),
+        Err(why) => return Some((field, Err(failed(&why)))),
     };
     let name = match named {
         // The driver's name for the disk, which may have come with more around it.
-        Named::ByDisk(disk) if disk.is_empty() => format!("{}-{}", csi.driver, csi.volume_handle),
-        Named::ByDisk(disk) => format!("{}-{disk}", csi.driver),
-        Named::Disk(disk) => disk,
-        Named::Handle => csi.volume_handle.clone(),
+        InlineName::ByDisk(disk) if disk.is_empty() => format!("{}-{}", csi.driver, csi.volume_handle),
+        InlineName::ByDisk(disk) => format!("{}-{disk}", csi.driver),
+        InlineName::Disk(disk) => disk,
+        InlineName::Handle => csi.volume_handle.clone(),
     };
     let secret =
         csi.node_stage_secret_ref.map(|of| (of.namespace.unwrap_or_default(), of.name.unwrap_or_default()));
-    Some(Ok(MigratedVolume {
+    let of = MigratedVolume {
         name,
         driver: csi.driver,
         handle: csi.volume_handle,
@@ -43,10 +46,12 @@ pub(crate) fn inline(volume: &api::Volume, namespace: &str) -> Option<Result<Mig
         attributes: csi.volume_attributes.unwrap_or_default(),
         access_mode,
         secret,
-    }))
+    };
+    Some((field, Ok(of)))
 }
 
-type Wrapped = (api::PersistentVolumeSpec, Named, &'static str);
+/// Field, what stands for it, its name, its access mode.
+type Wrapped = (&'static str, api::PersistentVolumeSpec, InlineName, &'static str);
 
 /// Of one writer, or of many readers where the driver is to know that.
 fn mode_of(read_only: Option<bool>) -> &'static str {
@@ -55,14 +60,14 @@ fn mode_of(read_only: Option<bool>) -> &'static str {
 
 fn disk_of(volume: &api::Volume) -> Option<Wrapped> {
     let none = api::PersistentVolumeSpec::default;
-    let by_disk = |disk: &str| Named::ByDisk(disk.to_owned());
+    let by_disk = |disk: &str| InlineName::ByDisk(disk.to_owned());
     if let Some(disk) = &volume.aws_elastic_block_store {
         let spec = api::PersistentVolumeSpec { aws_elastic_block_store: Some(disk.clone()), ..none() };
-        return Some((spec, by_disk(""), "ReadWriteOnce"));
+        return Some(("awsElasticBlockStore", spec, by_disk(""), "ReadWriteOnce"));
     }
     if let Some(disk) = &volume.gce_persistent_disk {
         let spec = api::PersistentVolumeSpec { gce_persistent_disk: Some(disk.clone()), ..none() };
-        return Some((spec, by_disk(&disk.pd_name), mode_of(disk.read_only)));
+        return Some(("gcePersistentDisk", spec, by_disk(&disk.pd_name), mode_of(disk.read_only)));
     }
     if let Some(disk) = &volume.cinder {
         let own = api::CinderPersistentVolumeSource {
@@ -72,21 +77,21 @@ fn disk_of(volume: &api::Volume) -> Option<Wrapped> {
             secret_ref: None,
         };
         let spec = api::PersistentVolumeSpec { cinder: Some(own), ..none() };
-        return Some((spec, by_disk(&disk.volume_id), "ReadWriteOnce"));
+        return Some(("cinder", spec, by_disk(&disk.volume_id), "ReadWriteOnce"));
     }
     if let Some(disk) = &volume.vsphere_volume {
         let spec = api::PersistentVolumeSpec { vsphere_volume: Some(disk.clone()), ..none() };
-        return Some((spec, by_disk(&disk.volume_path), "ReadWriteOnce"));
+        return Some(("vsphereVolume", spec, by_disk(&disk.volume_path), "ReadWriteOnce"));
     }
     if let Some(disk) = &volume.azure_disk {
         let caching_mode = disk.caching_mode.clone().filter(|mode| !mode.is_empty());
         let own = api::AzureDiskVolumeSource { caching_mode, ..disk.clone() };
         let spec = api::PersistentVolumeSpec { azure_disk: Some(own), ..none() };
-        return Some((spec, Named::Disk(disk.disk_uri.clone()), "ReadWriteOnce"));
+        return Some(("azureDisk", spec, InlineName::Disk(disk.disk_uri.clone()), "ReadWriteOnce"));
     }
     let disk = volume.portworx_volume.as_ref()?;
     let spec = api::PersistentVolumeSpec { portworx_volume: Some(disk.clone()), ..none() };
-    Some((spec, by_disk(&disk.volume_id), mode_of(disk.read_only)))
+    Some(("portworxVolume", spec, by_disk(&disk.volume_id), mode_of(disk.read_only)))
 }
 
 /// Its secret is in the pod's namespace.
@@ -100,7 +105,7 @@ fn share_of(volume: &api::Volume, namespace: &str) -> Option<Wrapped> {
         share_name: share.share_name.clone(),
     };
     let spec = api::PersistentVolumeSpec { azure_file: Some(own), ..api::PersistentVolumeSpec::default() };
-    Some((spec, Named::Handle, "ReadWriteMany"))
+    Some(("azureFile", spec, InlineName::Handle, "ReadWriteMany"))
 }
 
 #[cfg(test)]
@@ -111,7 +116,9 @@ mod tests {
 
     fn of(kind: &str, source: Value) -> Option<Result<MigratedVolume, String>> {
         let volume = Value::from_iter([("name".to_owned(), json!("data")), (kind.to_owned(), source)]);
-        inline(&serde_json::from_value(volume).unwrap(), "shop")
+        let (field, of) = inline(&serde_json::from_value(volume).unwrap(), "shop")?;
+        assert_eq!(field, kind);
+        Some(of)
     }
 
     /// Name, driver, handle, access mode, attributes.

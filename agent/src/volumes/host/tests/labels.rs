@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use gantry_model::pod::security::SeLinux;
-use gantry_proto::csi::volume_capability::AccessType;
 
 use super::*;
 use crate::api::{Claim, CsiDriver, CsiSource, PersistentSource, PersistentVolume};
@@ -34,7 +33,7 @@ pub(super) fn fixture(driver: &FakeDriver, name: &str) -> VolumeFixture {
     let places = place.volumes.csi_places();
     let csi = CsiVolumes::open(place.api.clone(), drivers, mounts, blocks, places, "n");
     place.volumes = place.volumes.with_csi(csi);
-    place.volumes.labels = Some(Labels::of_test());
+    place.volumes.labels = Some(LabelPolicy::of_test());
     place.api.put_claim("c", Claim { volume: "pv".into(), bound: true, uid: "u".into(), ..Claim::default() });
     let source = CsiSource {
         driver: name.into(),
@@ -64,14 +63,6 @@ fn labelled() -> Pod {
     pod
 }
 
-/// Of the driver's last call.
-fn flags(driver: &FakeDriver) -> Vec<String> {
-    match driver.asked().1.volume_capability.unwrap().access_type.unwrap() {
-        AccessType::Mount(mount) => mount.mount_flags,
-        AccessType::Block(_) => unreachable!("it is a folder"),
-    }
-}
-
 #[tokio::test]
 async fn what_is_mounted_with_its_pods_label_is_not_labelled_by_the_runtime() {
     let context = vec!["context=\"system_u:object_r:container_file_t:s0:c1,c2\"".to_owned()];
@@ -82,7 +73,7 @@ async fn what_is_mounted_with_its_pods_label_is_not_labelled_by_the_runtime() {
         let mut pod = labelled();
         pod.security.se_linux_recursive = opts_out;
         place.volumes.set_up(&pod).await.unwrap();
-        assert_eq!(flags(&csi), *want, "{takes} {opts_out}");
+        assert_eq!(csi.mount_flags()[1], *want, "{takes} {opts_out}");
         let mounts = place.mounts(&pod, &[]).await.unwrap();
         let data = mounts.iter().find(|mount| mount.container_path == "/data").unwrap();
         assert_eq!(data.relabel, want.is_empty(), "{takes} {opts_out}");
@@ -98,7 +89,7 @@ async fn without_selinux_no_label_is_asked_for() {
     place.volumes.labels = None;
     let pod = labelled();
     place.volumes.set_up(&pod).await.unwrap();
-    assert_eq!(flags(&csi), Vec::<String>::new());
+    assert_eq!(csi.mount_flags()[1], Vec::<String>::new());
     assert!(place.mounts(&pod, &[]).await.unwrap().iter().all(|mount| !mount.relabel));
     place.volumes.tear_down(&pod.uid).await.unwrap();
 }
@@ -112,7 +103,7 @@ async fn with_selinux_what_is_the_pods_own_is_labelled_and_nothing_of_the_node()
     let pod = with(volumes, vec![mount("e", "/e"), mount("m", "/m"), mount("h", "/h")]);
     place.volumes.set_up(&pod).await.unwrap();
     for on in [true, false] {
-        place.volumes.labels = on.then(Labels::of_test);
+        place.volumes.labels = on.then(LabelPolicy::of_test);
         let mounts = place.mounts(&pod, &[]).await.unwrap();
         let given: Vec<_> = mounts.iter().filter(|m| m.relabel).map(|m| m.container_path.as_str()).collect();
         let own = ["/e", "/m", "/etc/hosts", "/dev/termination-log"];
@@ -147,7 +138,7 @@ async fn containers_whose_labels_differ_keep_a_volume_of_one_pod_from_it_and_are
     place.volumes.labels = None;
     place.volumes.set_up(&pod).await.unwrap();
     assert_eq!(metrics.selinux_pod_warnings.get(["inline"]), None, "a node without SELinux");
-    place.volumes.labels = Some(Labels::of_test());
+    place.volumes.labels = Some(LabelPolicy::of_test());
     let told = place.volumes.set_up(&pod).await.unwrap_err();
     let [one, other] =
         ["s0:c1,c2", "s0:c3,c4"].map(|level| format!("system_u:object_r:container_file_t:{level}"));
