@@ -124,6 +124,8 @@ pub enum PersistentSource {
     },
     /// A volume of a CSI driver.
     Csi(Box<CsiSource>),
+    /// An export of an NFS server.
+    Nfs(NfsSource),
     /// A kind that this node does not mount, by the API's name of its field.
     Other(String),
     /// Nobody can mount it; why, in upstream's words.
@@ -151,6 +153,17 @@ pub struct CsiSource {
     pub publish_secret: Option<(String, String)>,
     /// The same when it expands.
     pub expand_secret: Option<(String, String)>,
+}
+
+/// A PersistentVolume of an NFS server. Its `readOnly` is nobody's: the claim in the pod says it, as upstream.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NfsSource {
+    /// Its name or address.
+    pub server: String,
+    /// Of the export.
+    pub path: String,
+    /// Of the annotation, else of the PersistentVolume.
+    pub mount_options: Vec<String>,
 }
 
 /// A CSIDriver, as far as a node wants to know.

@@ -283,6 +283,7 @@ fn without_cluster(pod: &Pod, path: &Path) -> Result<(), Error> {
             VolumeSource::Projected { .. }
             | VolumeSource::EmptyDir { .. }
             | VolumeSource::HostPath { .. }
+            | VolumeSource::Nfs(_)
             | VolumeSource::Image { .. } => {
                 continue;
             }

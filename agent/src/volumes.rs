@@ -15,8 +15,11 @@ mod hosts_file;
 mod labels;
 mod medium;
 mod metrics;
+mod mount_program;
 mod mounts;
+mod nfs;
 mod orphans;
+mod own_thread;
 mod ownership;
 mod ownership_progress;
 mod payload;
@@ -24,6 +27,7 @@ mod removal;
 mod sub_path;
 
 pub use mounts::{keeps_out_of_swap, share};
+pub(crate) use nfs::NO_HELPER as NO_NFS_HELPER;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -80,7 +84,7 @@ pub trait Volumes: Send + Sync + fmt::Debug {
     fn counts(&self) -> BTreeMap<String, Count> {
         BTreeMap::new()
     }
-    /// Volumes of drivers that the pod waits for.
+    /// Volumes of drivers and servers that the pod waits for.
     fn waits(&self, _: &PodUid) -> Vec<VolumeWait> {
         Vec::new()
     }
@@ -117,14 +121,23 @@ pub struct Count {
 pub struct VolumeWait {
     /// Of the PersistentVolume, or the pod's own.
     pub volume: String,
-    /// Who is to mount it.
-    pub driver: String,
+    /// Whose it is.
+    pub from: VolumeOrigin,
     /// By upstream's name.
     pub step: &'static str,
     /// What came of it last.
     pub why: String,
     /// How long it has been so.
     pub since: Duration,
+}
+
+/// Whose a volume is that others make or keep.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VolumeOrigin {
+    /// A CSI driver, by its name.
+    Driver(String),
+    /// An NFS server: `SERVER:PATH`.
+    Export(String),
 }
 
 /// Whose mounts are asked for.

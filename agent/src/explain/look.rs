@@ -36,7 +36,7 @@ pub(crate) struct ExplainInputs<'a> {
     pub registries: BTreeMap<String, Result<(), String>>,
     /// How far the pulls of images have come, by image; of those that are known.
     pub pulls: BTreeMap<String, String>,
-    /// Volumes of drivers that are not there yet.
+    /// Volumes of drivers and servers that are not there yet.
     pub waits: Vec<VolumeWait>,
     /// Unix nanoseconds.
     pub now: i64,

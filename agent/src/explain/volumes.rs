@@ -4,7 +4,7 @@ use super::Finding;
 use super::decide::{line, newest};
 use super::look::ExplainInputs;
 use crate::timeline::render::millis;
-use crate::volumes::VolumeWait;
+use crate::volumes::{NO_NFS_HELPER, VolumeOrigin, VolumeWait};
 
 /// A volume that is not there keeps every container waiting.
 pub(super) fn explain(facts: &ExplainInputs<'_>) -> Vec<Finding> {
@@ -12,24 +12,85 @@ pub(super) fn explain(facts: &ExplainInputs<'_>) -> Vec<Finding> {
         return Vec::new();
     }
     if !facts.waits.is_empty() {
-        return facts.waits.iter().map(of_driver).collect();
+        return facts.waits.iter().map(of_wait).collect();
     }
-    let failed =
-        newest(facts, "FailedMount").or_else(|| newest(facts, "FailedMapVolume")).map(|event| Finding {
-            container: String::new(),
-            state: "ContainerCreating".to_owned(),
-            cause: "a volume cannot be made".to_owned(),
-            remedy: "mend what the message below names: the path, the ConfigMap, the Secret".to_owned(),
-            evidence: vec![line(event)],
-        });
+    let event = newest(facts, "FailedMount").or_else(|| newest(facts, "FailedMapVolume"));
+    let failed = event.map(|event| {
+        let (cause, remedy) = cause_of(&event.note.message);
+        waiting(cause.to_owned(), remedy, line(event))
+    });
     failed.into_iter().collect()
 }
 
-/// One that a driver is to mount: which step, of which driver, since when, and what came of it last.
-fn of_driver(wait: &VolumeWait) -> Finding {
-    let VolumeWait { volume, driver, step, why, since } = wait;
+/// Cause and remedy of an event.
+fn cause_of(message: &str) -> (&'static str, &'static str) {
+    if message.contains("which this node does not mount") {
+        return (
+            "its PersistentVolume is of a kind that this node does not mount",
+            "use a PersistentVolume of the kind hostPath, local, nfs or csi",
+        );
+    }
+    ("a volume cannot be made", "mend what the message below names: the path, the ConfigMap, the Secret")
+}
+
+fn waiting(cause: String, remedy: &str, evidence: String) -> Finding {
+    Finding {
+        container: String::new(),
+        state: "ContainerCreating".to_owned(),
+        cause,
+        remedy: remedy.to_owned(),
+        evidence: vec![evidence],
+    }
+}
+
+fn of_wait(wait: &VolumeWait) -> Finding {
+    let VolumeWait { volume, from, step, why, since } = wait;
+    let (whose, (what, remedy)) = match from {
+        VolumeOrigin::Driver(driver) => (format!("the CSI driver {driver}"), of_driver(step, why)),
+        VolumeOrigin::Export(source) => (format!("the NFS server at {source}"), of_server(why)),
+    };
+    let nanos = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
+    let cause = format!("volume {volume:?} of {whose} {what}, for {} so far ({step})", millis(nanos));
+    waiting(cause, remedy, why.clone())
+}
+
+/// What mount.nfs says, in short, and what to do.
+fn of_server(why: &str) -> (&'static str, &'static str) {
+    let has = |words: &[&str]| words.iter().any(|word| why.contains(word));
+    if has(&[NO_NFS_HELPER]) {
+        return (
+            "cannot be mounted: this node has no mount.nfs",
+            "install nfs-common (Debian, Ubuntu) or nfs-utils (other distributions) on this node",
+        );
+    }
+    if has(&["access denied", "Permission denied", "Operation not permitted"]) {
+        return (
+            "is refused by its server",
+            "let this node in: the server's /etc/exports, then `exportfs -ra` there",
+        );
+    }
+    if has(&["No such file or directory"]) {
+        return (
+            "is not exported by its server",
+            "`showmount -e SERVER`, or the server's /etc/exports, says what is",
+        );
+    }
+    if has(&["resolve", "Name or service not known"]) {
+        return (
+            "has a server whose name this node does not know",
+            "mend the name, or this node's resolver: pods' DNS is not asked",
+        );
+    }
+    (
+        "is not mounted",
+        "see whether the server runs and this node reaches its port 2049 (NFS 3: 111 and mountd's, too)",
+    )
+}
+
+/// One that a driver is to mount: which step, and what came of it last.
+fn of_driver(step: &str, why: &str) -> (&'static str, &'static str) {
     let has = |words: &str| why.contains(words);
-    let (what, remedy) = match *step {
+    match step {
         "VerifyControllerAttachedVolume" | "MountVolume.WaitForAttach" | "MapVolume.WaitForAttach" => (
             "is not attached to this node",
             "the cluster's controllers attach it: `kubectl describe volumeattachment` and the log of the driver's attacher say how far they are",
@@ -53,17 +114,6 @@ fn of_driver(wait: &VolumeWait) -> Finding {
             "the words below say which step: `losetup` of util-linux must be on the node, and a loop device free",
         ),
         _ => ("is not published", "the driver's words are below; its log says more"),
-    };
-    let nanos = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
-    Finding {
-        container: String::new(),
-        state: "ContainerCreating".to_owned(),
-        cause: format!(
-            "volume {volume:?} of the CSI driver {driver} {what}, for {} so far ({step})",
-            millis(nanos)
-        ),
-        remedy: remedy.to_owned(),
-        evidence: vec![why.clone()],
     }
 }
 
@@ -77,7 +127,7 @@ mod tests {
     fn a_pod_that_waits_for_a_volume_is_told_step_driver_and_time() {
         let wait = |step, why: &str| VolumeWait {
             volume: "pvc-1".to_owned(),
-            driver: "d.example".to_owned(),
+            from: VolumeOrigin::Driver("d.example".to_owned()),
             step,
             why: why.to_owned(),
             since: Duration::from_secs(61),
@@ -104,12 +154,53 @@ mod tests {
                 "ReadWriteOnce",
             ),
         ] {
-            let found = of_driver(&wait(step, why));
+            let found = of_wait(&wait(step, why));
             let begins = "volume \"pvc-1\" of the CSI driver d.example ";
             assert!(found.cause.starts_with(begins) && found.cause.contains(cause), "{}", found.cause);
             assert!(found.cause.ends_with(&format!("for 61.000 s so far ({step})")), "{}", found.cause);
             assert!(found.remedy.contains(remedy), "{}", found.remedy);
             assert_eq!(found.evidence, [why]);
         }
+    }
+
+    #[test]
+    fn a_pod_that_waits_for_a_server_is_told_which() {
+        let wait = |why: &str| VolumeWait {
+            volume: "data".to_owned(),
+            from: VolumeOrigin::Export("10.0.0.1:/e".to_owned()),
+            step: "MountVolume.SetUp",
+            why: why.to_owned(),
+            since: Duration::from_secs(61),
+        };
+        for (why, cause, remedy) in [
+            (NO_NFS_HELPER, "has no mount.nfs", "nfs-common"),
+            ("mount.nfs: access denied by server while mounting 10.0.0.1:/e", "is refused", "/etc/exports"),
+            (
+                "mount.nfs: mounting 10.0.0.1:/e failed, reason given by server: No such file or directory",
+                "is not exported",
+                "showmount",
+            ),
+            (
+                "mount.nfs: Failed to resolve server nas: Name or service not known",
+                "does not know",
+                "resolver",
+            ),
+            ("mount.nfs: Connection timed out", "is not mounted", "2049"),
+            ("mount has not ended yet", "is not mounted", "2049"),
+        ] {
+            let found = of_wait(&wait(why));
+            let begins = "volume \"data\" of the NFS server at 10.0.0.1:/e ";
+            assert!(found.cause.starts_with(begins) && found.cause.contains(cause), "{}", found.cause);
+            assert!(found.remedy.contains(remedy), "{}", found.remedy);
+            assert_eq!(found.evidence, [why]);
+        }
+    }
+
+    #[test]
+    fn a_kind_that_the_node_does_not_mount_is_no_fault_of_a_path() {
+        let (cause, remedy) =
+            cause_of("PV \"pv\" is of kind iscsi, which this node does not mount: use another");
+        assert!(cause.contains("of a kind that this node does not mount") && remedy.contains("nfs"));
+        assert_eq!(cause_of("mkdir /x: no").0, "a volume cannot be made");
     }
 }

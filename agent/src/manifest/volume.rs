@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 
 use gantry_model::pod::volume::{
-    ClaimRef, CsiVolume, DownwardFile, DownwardValue, HostPathType, KeyToPath, KeysOf, Medium, Projection,
-    Propagation, RecursiveReadOnly, SizeLimit, SubPath, TokenFile, Volume, VolumeMount, VolumeSource,
+    ClaimRef, CsiVolume, DownwardFile, DownwardValue, HostPathType, KeyToPath, KeysOf, Medium, NfsVolume,
+    Projection, Propagation, RecursiveReadOnly, SizeLimit, SubPath, TokenFile, Volume, VolumeMount,
+    VolumeSource,
 };
 use gantry_model::{names, quantity};
 use k8s_openapi::api::core::v1 as api;
@@ -66,6 +67,7 @@ fn source_of(
         ephemeral,
         host_path,
         image,
+        nfs,
         persistent_volume_claim,
         projected,
         secret,
@@ -85,7 +87,6 @@ fn source_of(
         git_repo,
         glusterfs,
         iscsi,
-        nfs,
         photon_persistent_disk,
         quobyte,
         rbd,
@@ -100,7 +101,6 @@ fn source_of(
         ("gitRepo", git_repo.is_some()),
         ("glusterfs", glusterfs.is_some()),
         ("iscsi", iscsi.is_some()),
-        ("nfs", nfs.is_some()),
         ("photonPersistentDisk", photon_persistent_disk.is_some()),
         ("quobyte", quobyte.is_some()),
         ("rbd", rbd.is_some()),
@@ -125,6 +125,7 @@ fn source_of(
     take("emptyDir", empty_dir.map(|s| empty_dir_of(&format!("{at}.emptyDir"), s, source)))?;
     take("hostPath", host_path.map(|s| host_path_of(&format!("{at}.hostPath"), s)))?;
     take("image", image.map(|s| image_of(&format!("{at}.image"), s)))?;
+    take("nfs", nfs.map(|s| nfs_of(&format!("{at}.nfs"), s)))?;
     let claim = persistent_volume_claim;
     take("persistentVolumeClaim", claim.map(|s| claim_of(&format!("{at}.persistentVolumeClaim"), s)))?;
     take("ephemeral", ephemeral.map(|s| ephemeral_of(format!("{at}.ephemeral"), &s, source)))?;
@@ -189,6 +190,19 @@ fn image_of(at: &str, source: api::ImageVolumeSource) -> Result<VolumeSource> {
     }
     let pull_policy = pull_policy_of(format!("{at}.pullPolicy"), pull_policy.as_deref(), &reference)?;
     Ok(VolumeSource::Image { reference, pull_policy })
+}
+
+fn nfs_of(at: &str, source: api::NFSVolumeSource) -> Result<VolumeSource> {
+    let api::NFSVolumeSource { path, read_only, server } = source;
+    if server.is_empty() {
+        return Err(required(format!("{at}.server")));
+    }
+    let field = format!("{at}.path");
+    if path.is_empty() {
+        return Err(required(field));
+    }
+    check(&field, &path, |p| p.starts_with('/'), "must be an absolute path")?;
+    Ok(VolumeSource::Nfs(NfsVolume { server, path, read_only: read_only.unwrap_or(false) }))
 }
 
 fn claim_of(at: &str, source: api::PersistentVolumeClaimVolumeSource) -> Result<VolumeSource> {

@@ -8,7 +8,8 @@ use gantry_model::pod::Pod;
 use gantry_model::pod::placement::Term;
 use gantry_model::pod::volume::{ClaimRef, HostPathType, Volume, VolumeSource};
 
-use crate::api::{Api, Claim, PersistentSource};
+use super::nfs::NfsMount;
+use crate::api::{Api, Claim, NfsSource, PersistentSource};
 use crate::csi::expand::Expansion;
 use crate::csi::steps::{WantedClaim, WantedVolume};
 
@@ -38,6 +39,8 @@ pub(super) enum VolumeBacking {
     },
     /// A driver mounts it below the pod's volumes, or makes a device of it.
     Csi(Box<WantedVolume>),
+    /// A server's export, mounted below the pod's volumes.
+    Nfs(Box<NfsMount>),
 }
 
 impl VolumeBacking {
@@ -46,7 +49,7 @@ impl VolumeBacking {
         match self {
             Self::LocalBlock { .. } => true,
             Self::Csi(wanted) => wanted.block,
-            Self::HostPath { .. } | Self::Local { .. } => false,
+            Self::HostPath { .. } | Self::Local { .. } | Self::Nfs(_) => false,
         }
     }
 }
@@ -83,11 +86,14 @@ pub(super) async fn find(
     }
     check_mode(pod, &volume.name, found.block)?;
     let mut bound = backing(api, pod, &name, &found).await?;
-    if let (VolumeBacking::Csi(wanted), VolumeSource::Claim { read_only, .. }) =
-        (&mut bound.place, &volume.source)
-    {
-        wanted.read_only = *read_only;
-        wanted.own_name.clone_from(&volume.name);
+    let read_only = matches!(volume.source, VolumeSource::Claim { read_only: true, .. });
+    match &mut bound.place {
+        VolumeBacking::Csi(wanted) => {
+            wanted.read_only = read_only;
+            wanted.own_name.clone_from(&volume.name);
+        }
+        VolumeBacking::Nfs(wanted) => wanted.read_only = read_only,
+        VolumeBacking::HostPath { .. } | VolumeBacking::Local { .. } | VolumeBacking::LocalBlock { .. } => {}
     }
     Ok(bound)
 }
@@ -169,9 +175,8 @@ fn backing_of(
     (block, one_pod): (bool, bool),
 ) -> Result<VolumeBacking, String> {
     match source {
-        PersistentSource::HostPath { .. } if block => Err(format!(
-            "PV {name:?} is of kind hostPath, which has no block devices: use a local or csi volume"
-        )),
+        PersistentSource::HostPath { .. } if block => Err(no_devices(name, "hostPath")),
+        PersistentSource::Nfs(_) if block => Err(no_devices(name, "nfs")),
         PersistentSource::Local { path } if block => {
             Ok(VolumeBacking::LocalBlock { path: PathBuf::from(path), volume: name.to_owned() })
         }
@@ -194,11 +199,24 @@ fn backing_of(
             block,
             claim: None,
         }))),
+        PersistentSource::Nfs(NfsSource { server, path, mount_options }) => {
+            Ok(VolumeBacking::Nfs(Box::new(NfsMount {
+                name: name.to_owned(),
+                server: server.clone(),
+                path: path.clone(),
+                options: mount_options.clone(),
+                read_only: false,
+            })))
+        }
         PersistentSource::Wrong(why) => Err(why.clone()),
         PersistentSource::Other(kind) => Err(format!(
-            "PV {name:?} is of kind {kind}, which this node does not mount: use a hostPath, local or csi volume"
+            "PV {name:?} is of kind {kind}, which this node does not mount: use a hostPath, local, nfs or csi volume"
         )),
     }
+}
+
+fn no_devices(name: &str, kind: &str) -> String {
+    format!("PV {name:?} is of kind {kind}, which has no block devices: use a local or csi volume")
 }
 
 #[cfg(test)]
@@ -305,14 +323,17 @@ mod tests {
         let api = FakeApi::default();
         api.put_volume("pv", local());
         let unbound = Claim { bound: false, ..usable() };
-        api.put_volume("nfs", of(PersistentSource::Other("nfs".into())));
+        api.put_volume("iscsi", of(PersistentSource::Other("iscsi".into())));
         for (claim, why) in [
             (None, "failed to fetch PVC from API server: persistentvolumeclaim \"c\" not found"),
             (Some(unbound), "PVC is not bound"),
             (Some(Claim { deleted: true, ..usable() }), "PVC is being deleted"),
             (Some(Claim { volume: "gone".into(), ..usable() }), "persistentvolume \"gone\" not found"),
             (Some(Claim { uid: "v".into(), ..usable() }), "does not point to the PVC \"c\" (UID \"v\")"),
-            (Some(Claim { volume: "nfs".into(), ..usable() }), "of kind nfs, which this node does not mount"),
+            (
+                Some(Claim { volume: "iscsi".into(), ..usable() }),
+                "of kind iscsi, which this node does not mount",
+            ),
         ] {
             if let Some(claim) = claim {
                 api.put_claim("c", claim);

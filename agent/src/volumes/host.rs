@@ -5,6 +5,7 @@
 //! ROOT/pods/UID/volumes/PLUGIN/NAME            emptyDir, ConfigMap, Secret, projected, downward API
 //! ROOT/pods/UID/volumes/kubernetes.io~local-volume/PV   a folder of the node, bound
 //! ROOT/pods/UID/volumes/kubernetes.io~csi/PV/mount          mounted by a driver
+//! ROOT/pods/UID/volumes/kubernetes.io~nfs/NAME              mounted by mount(8)
 //! ROOT/pods/UID/volumeDevices/PLUGIN/PV        links to devices: `block`, and [`crate::csi`]
 //! ROOT/pods/UID/plugins/kubernetes.io~empty-dir/NAME/ready
 //! ROOT/pods/UID/volume-subpaths/NAME/CONTAINER/INDEX
@@ -19,6 +20,7 @@ mod claims;
 mod container_mounts;
 mod csi;
 mod local;
+mod nfs;
 mod words;
 
 use std::collections::BTreeMap;
@@ -41,6 +43,7 @@ use super::claim::VolumeBacking;
 use super::labels::LabelPolicy;
 use super::medium::{Ground, ground, sizes_differ};
 use super::metrics::VolumeMetrics;
+use super::nfs::{FOLDER as NFS, NfsMount};
 use super::payload::payload;
 use super::{
     Count, Error, MappedDevice, MountsOf, VolumeWait, Volumes, WordsOf, atomic, env_file_source, host_path,
@@ -55,6 +58,7 @@ use crate::node::NodeInfo;
 use crate::timeline::Span;
 use claims::{Failed, Writers};
 use local::Turns;
+use nfs::NfsParts;
 use words::{read_words, words_below, words_path};
 
 const EMPTY_DIR: &str = "kubernetes.io~empty-dir";
@@ -78,6 +82,7 @@ pub struct HostVolumes {
     writers: Writers,
     /// None without a cluster.
     csi: Option<CsiVolumes>,
+    nfs: NfsParts,
     tally: VolumeMetrics,
     blocks: Arc<dyn BlockKernel>,
     /// What happens to volumes.
@@ -119,6 +124,7 @@ impl HostVolumes {
             claims,
             writers,
             csi: None,
+            nfs: NfsParts::default(),
             tally,
             blocks: Arc::new(Kernel),
             notes: VolumeNotes::default(),
@@ -157,6 +163,9 @@ impl HostVolumes {
                 found = Some(csi::own(pod, &volume.name, of, label));
             }
             VolumeSource::Migrated(of) => found = Some(self.migrated(pod, volume, of)?),
+            VolumeSource::Nfs(of) => {
+                found = Some(VolumeBacking::Nfs(Box::new(NfsMount::own(&volume.name, of))));
+            }
             VolumeSource::EmptyDir { .. } | VolumeSource::HostPath { .. } | VolumeSource::Image { .. } => {}
         }
         Ok(Ready { volume, files, place: found })
@@ -173,14 +182,19 @@ impl HostVolumes {
         let made = make_folder(&folder.join("volumes"));
         made.map_err(|error| Error::new(format!("mkdir {}: {error}", folder.display())))?;
         // As the kubelet, which sets volumes up side by side: the others do not wait for a broken one.
-        let (mut failures, mut mounting) = (Vec::new(), Vec::new());
+        let mut failures = Vec::new();
+        let mut mounting: Vec<BoxFuture<'_, Result<(), Error>>> = Vec::new();
         for volume in &pod.volumes {
             let begun = Instant::now();
             let ready = self.ready(pod, volume).await;
             self.tally.begins(pod, volume, self.place_of(&pod.uid, &volume.name).as_ref());
             let result = match ready {
                 Ok(Ready { place: Some(VolumeBacking::Csi(wanted)), .. }) => {
-                    mounting.push(self.mount_csi(pod, volume, wanted, begun));
+                    mounting.push(Box::pin(self.mount_csi(pod, volume, wanted, begun)));
+                    continue;
+                }
+                Ok(Ready { place: Some(VolumeBacking::Nfs(wanted)), .. }) => {
+                    mounting.push(Box::pin(self.mount_nfs(pod, volume, wanted, begun)));
                     continue;
                 }
                 Ok(Ready { place: Some(VolumeBacking::LocalBlock { path, volume }), .. }) => {
@@ -216,11 +230,15 @@ impl HostVolumes {
             VolumeSource::Claim { .. } => match place {
                 Some(VolumeBacking::HostPath { path, kind }) => host_path::check(&path, kind),
                 Some(
-                    VolumeBacking::Local { .. } | VolumeBacking::LocalBlock { .. } | VolumeBacking::Csi(_),
+                    VolumeBacking::Local { .. }
+                    | VolumeBacking::LocalBlock { .. }
+                    | VolumeBacking::Csi(_)
+                    | VolumeBacking::Nfs(_),
                 )
                 | None => Err("the claim was not looked up".to_owned()),
             },
             VolumeSource::Csi(_) | VolumeSource::Migrated(_) => Err("its driver was not asked".to_owned()),
+            VolumeSource::Nfs(_) => Err("its server was not asked".to_owned()),
             VolumeSource::HostPath { kind, .. } => host_path::check(&path, kind),
             // The runtime's: nothing of it is a folder of the pod.
             VolumeSource::Image { .. } => Ok(()),
@@ -256,6 +274,8 @@ fn path_of(pod_folder: &Path, volume: &Volume, place: Option<&VolumeBacking>) ->
         (VolumeSource::Claim { .. }, Some(VolumeBacking::Csi(wanted))) => {
             return Ok(pod_folder.join("volumes").join(CSI).join(&wanted.name).join("mount"));
         }
+        (VolumeSource::Claim { .. }, Some(VolumeBacking::Nfs(wanted))) => (NFS, &wanted.name),
+        (VolumeSource::Nfs(_), _) => (NFS, &volume.name),
         (VolumeSource::Claim { .. }, None) => {
             return Err(format!("volume {:?} has not been set up", volume.name));
         }
@@ -358,7 +378,7 @@ impl Volumes for HostVolumes {
                 };
                 this.mounts_of(of)
             };
-            blocking(work).await.map_err(Error::new)
+            self.on_files(of.pod, work).await.map_err(Error::new)
         })
     }
 
@@ -414,7 +434,10 @@ impl Volumes for HostVolumes {
         match self.place_of(uid, volume)? {
             VolumeBacking::Local { volume, .. } => Some(volume),
             // Its driver knows how full it is; a look at a server's file system may never end.
-            VolumeBacking::HostPath { .. } | VolumeBacking::LocalBlock { .. } | VolumeBacking::Csi(_) => None,
+            VolumeBacking::HostPath { .. }
+            | VolumeBacking::LocalBlock { .. }
+            | VolumeBacking::Csi(_)
+            | VolumeBacking::Nfs(_) => None,
         }
     }
 
@@ -427,6 +450,7 @@ impl Volumes for HostVolumes {
             self.claims.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
             self.notes.take(uid);
             self.writers.give_back(uid);
+            self.forget_nfs(uid);
             self.api.forget(uid);
             Ok(())
         })
@@ -437,7 +461,7 @@ impl Volumes for HostVolumes {
         uid: &'a PodUid,
         volume: &'a str,
     ) -> BoxFuture<'a, Result<Option<VolumeUsage>, String>> {
-        Box::pin(self.csi_usage(uid, volume))
+        Box::pin(self.usage_of(uid, volume))
     }
 
     fn stages(&self, uid: &PodUid) -> Vec<Span> {
@@ -445,7 +469,7 @@ impl Volumes for HostVolumes {
     }
 
     fn waits(&self, uid: &PodUid) -> Vec<VolumeWait> {
-        self.csi_waits(uid)
+        self.csi_waits(uid).into_iter().chain(self.nfs_waits(uid)).collect()
     }
 
     fn counts(&self) -> BTreeMap<String, Count> {

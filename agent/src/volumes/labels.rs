@@ -109,7 +109,7 @@ pub(super) fn are_given(source: &VolumeSource, place: Option<&VolumeBacking>) ->
         }
         VolumeSource::Csi(of) => !of.read_only,
         VolumeSource::Migrated(_) => true,
-        VolumeSource::HostPath { .. } | VolumeSource::Image { .. } => false,
+        VolumeSource::HostPath { .. } | VolumeSource::Nfs(_) | VolumeSource::Image { .. } => false,
     }
 }
 

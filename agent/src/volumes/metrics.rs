@@ -37,6 +37,9 @@ fn plugin(volume: &Volume, place: Option<&VolumeBacking>) -> Option<String> {
         (VolumeSource::Claim { .. } | VolumeSource::Migrated(_), Some(VolumeBacking::Csi(wanted))) => {
             return Some(format!("kubernetes.io/csi:{}", wanted.source.driver));
         }
+        (VolumeSource::Nfs(_), _) | (VolumeSource::Claim { .. }, Some(VolumeBacking::Nfs(_))) => {
+            "kubernetes.io/nfs"
+        }
         (VolumeSource::Claim { .. }, None) | (VolumeSource::Migrated(_), _) => return None,
         (VolumeSource::Csi(of), _) => return Some(format!("kubernetes.io/csi:{}", of.driver)),
         (VolumeSource::Image { .. }, _) => "kubernetes.io/image",

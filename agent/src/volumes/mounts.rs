@@ -38,6 +38,13 @@ pub(super) fn below(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(points_below(&mountinfo::own()?, folder))
 }
 
+/// The same of mounts of NFS servers alone.
+pub(super) fn exports_below(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut mounts = mountinfo::own()?;
+    mounts.retain(|mount| matches!(mount.kind.as_str(), "nfs" | "nfs4"));
+    Ok(points_below(&mounts, folder))
+}
+
 /// What lies on top of another was mounted later.
 fn points_below(mounts: &[MountInfo], folder: &Path) -> Vec<PathBuf> {
     let points = mounts.iter().map(|mount| &mount.point);

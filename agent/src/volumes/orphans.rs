@@ -7,18 +7,20 @@ use std::path::Path;
 
 use gantry_model::pod::PodUid;
 
+use super::nfs;
 use super::removal::Mounts;
 use crate::block;
 use crate::csi::files::FOLDER;
 
 /// Plugins whose volumes are gone when they are unmounted and their folders removed. Others have
-/// something elsewhere to be told: a driver, a server, a device.
-const OWN: [&str; 7] = [
+/// something elsewhere to be told: a driver, a device.
+const OWN: [&str; 8] = [
     "kubernetes.io~configmap",
     "kubernetes.io~downward-api",
     "kubernetes.io~empty-dir",
     "kubernetes.io~host-path",
     "kubernetes.io~local-volume",
+    nfs::FOLDER,
     "kubernetes.io~projected",
     "kubernetes.io~secret",
 ];

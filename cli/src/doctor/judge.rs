@@ -1,6 +1,7 @@
 //! What `gantry doctor` makes of what it saw. Pure: facts in, checks out.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use super::look::{AppArmor, CniNetwork, DataFolder, HostFacts};
 use super::store::StoreFacts;
@@ -36,7 +37,7 @@ pub(super) fn machine(facts: &HostFacts) -> Vec<Check> {
     }
     checks.extend([seccomp(&facts.seccomp), apparmor(facts.apparmor)]);
     checks.extend([netfilter(facts), swap(facts.swaps), programs(facts)]);
-    checks.push(network(&facts.network));
+    checks.extend([nfs(facts.nfs_helper.as_deref()), network(&facts.network)]);
     checks.extend(facts.folders.iter().map(folder));
     checks
 }
@@ -232,6 +233,15 @@ fn programs(facts: &HostFacts) -> Check {
     fail("programs", format!("no {}", missing.join(", ")), remedy.to_owned())
 }
 
+/// Most nodes need none: it is no warning.
+fn nfs(helper: Option<&Path>) -> Check {
+    let seen = helper.map_or_else(
+        || "no mount.nfs, which volumes of the kind nfs need: nfs-common (Debian, Ubuntu) or nfs-utils has it".to_owned(),
+        |path| format!("mounted by {}", path.display()),
+    );
+    ok("nfs", seen)
+}
+
 pub(super) fn network(network: &CniNetwork) -> Check {
     match network {
         CniNetwork::None(folder) => ok(
@@ -346,6 +356,18 @@ mod tests {
         assert_eq!(apparmor(AppArmor::Off).verdict, CheckStatus::Ok);
         assert_eq!(apparmor(AppArmor::On).verdict, CheckStatus::Ok);
         assert_eq!(apparmor(AppArmor::WithoutParser).verdict, CheckStatus::Warn);
+    }
+
+    #[test]
+    fn a_node_without_the_helper_of_nfs_is_told_its_packages() {
+        let [without, with] = [None, Some(Path::new("/sbin/mount.nfs"))].map(nfs);
+        assert_eq!([without.verdict, with.verdict], [CheckStatus::Ok; 2]);
+        assert!(
+            without.seen.contains("nfs-common") && without.seen.contains("nfs-utils"),
+            "{}",
+            without.seen
+        );
+        assert_eq!(with.seen, "mounted by /sbin/mount.nfs");
     }
 
     #[test]

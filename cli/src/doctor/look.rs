@@ -44,6 +44,8 @@ pub(super) struct HostFacts {
     pub(super) swaps: usize,
     /// Programs that stand beside this one, of those that must.
     pub(super) programs: Vec<(PathBuf, bool)>,
+    /// Which mounts volumes of NFS servers.
+    pub(super) nfs_helper: Option<PathBuf>,
     pub(super) network: CniNetwork,
     pub(super) folders: Vec<DataFolder>,
 }
@@ -80,6 +82,8 @@ pub(super) struct DataFolder {
 
 /// Installed beside this one.
 const PROGRAMS: [&str; 3] = ["gantry-monitor", "gantry-pause", "gantry-unpack"];
+/// Where mount(8) looks for it.
+const NFS_HELPERS: [&str; 3] = ["/sbin/mount.nfs", "/sbin/fs.d/mount.nfs", "/sbin/fs/mount.nfs"];
 const BUILT_IN: [&str; 5] = ["bridge", "ptp", "loopback", "host-local", "portmap"];
 
 pub(super) fn machine(flags: &DoctorFlags) -> HostFacts {
@@ -119,6 +123,7 @@ pub(super) fn machine(flags: &DoctorFlags) -> HostFacts {
         },
         swaps: swaps(Path::new("/proc/swaps")),
         programs: programs(flags.programs_dir.as_deref()),
+        nfs_helper: NFS_HELPERS.iter().map(PathBuf::from).find(|path| path.exists()),
         network: network(&flags.cni_conf_dir, &flags.cni_bin_dir, flags.cni_external),
         folders: vec![folder("--root", &flags.root), folder("--state", &flags.state)],
     }

@@ -84,6 +84,8 @@ pub enum VolumeSource {
     Csi(CsiVolume),
     /// A disk or share of a kind that CSI drivers have taken over, or why none can have it.
     Migrated(Result<Box<MigratedVolume>, String>),
+    /// An export of an NFS server.
+    Nfs(NfsVolume),
     /// What is in an image; read-only.
     Image {
         /// As written.
@@ -138,6 +140,17 @@ pub struct CsiVolume {
     pub attributes: BTreeMap<String, String>,
     /// Name of the Secret, in the pod's namespace, that the driver is shown.
     pub secret: Option<String>,
+}
+
+/// As in NFSVolumeSource.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NfsVolume {
+    /// Its name or address, as written.
+    pub server: String,
+    /// Of the export; absolute.
+    pub path: String,
+    /// No container may write to it.
+    pub read_only: bool,
 }
 
 /// As in HostPathVolumeSource.type.

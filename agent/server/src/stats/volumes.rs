@@ -22,7 +22,7 @@ pub(super) enum How {
     Weigh,
     /// It is a file system of its own, or stands for one.
     Ask,
-    /// A driver has made it, and tells: a look at its file system may never end.
+    /// The agent tells, or has its driver tell: a look at its file system may never end.
     AskDriver,
 }
 
@@ -47,6 +47,7 @@ pub(super) fn places(root: &Path, pod: &Pod, pods: &dyn NodePods) -> Vec<Measure
             v if v.secret.is_some() => ("secret", volume.name.clone(), How::Weigh),
             v if v.projected.is_some() => ("projected", volume.name.clone(), How::Weigh),
             v if v.downward_api.is_some() => ("downward-api", volume.name.clone(), How::Weigh),
+            v if v.nfs.is_some() => ("nfs", volume.name.clone(), How::AskDriver),
             v if v.csi.is_some() => ("csi", volume.name.clone(), How::AskDriver),
             v => {
                 claim_of(pod, v)?;
@@ -196,16 +197,17 @@ mod tests {
                 { "name": "own", "ephemeral": { "volumeClaimTemplate": { "spec": {} } } },
                 { "name": "disk", "persistentVolumeClaim": { "claimName": "other" } },
                 { "name": "inline", "csi": { "driver": "d" } },
+                { "name": "share", "nfs": { "server": "s", "path": "/e" } },
             ] },
         }))
         .unwrap();
         let places = places(root.path(), &pod, &Claims);
         let names: Vec<&str> = places.iter().map(|place| place.name.as_str()).collect();
-        assert_eq!(names, ["scratch", "data", "own", "disk", "inline"]);
+        assert_eq!(names, ["scratch", "data", "own", "disk", "inline", "share"]);
         let claims: Vec<_> = places.iter().map(|place| Some(place.claim.as_ref()?.name.as_str())).collect();
-        assert_eq!(claims, [None, Some("data-web-0"), Some("web-own"), Some("other"), None]);
+        assert_eq!(claims, [None, Some("data-web-0"), Some("web-own"), Some("other"), None, None]);
         let asked: Vec<_> = places.iter().filter(|place| place.how == How::AskDriver).collect();
-        assert_eq!(asked.len(), 2);
+        assert_eq!(asked.len(), 3);
         assert!(places[1].path.ends_with("pods/u/volumes/kubernetes.io~local-volume/pv-1"));
         let metrics = Metrics::default();
         assert_eq!(measure(places[0].clone(), &metrics), None);

@@ -11,9 +11,12 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use super::migration;
 use crate::api::node_selector;
 use crate::api::{
-    Attachment, Claim, ClaimSize, ConfigMap, CsiDriver, CsiSource, PersistentSource, PersistentVolume,
-    ResourceClaim, Secret, ServiceAccount,
+    Attachment, Claim, ClaimSize, ConfigMap, CsiDriver, CsiSource, NfsSource, PersistentSource,
+    PersistentVolume, ResourceClaim, Secret, ServiceAccount,
 };
+
+/// Of a PersistentVolume, from before it had a field for them.
+const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
 
 pub(super) fn config_map(object: v1::ConfigMap) -> ConfigMap {
     let binary = object.binary_data.unwrap_or_default();
@@ -93,6 +96,7 @@ pub(super) fn claim(object: v1::PersistentVolumeClaim) -> Claim {
 
 pub(super) fn volume(mut object: v1::PersistentVolume) -> PersistentVolume {
     let migrated = migration::translate(&mut object);
+    let annotated = object.metadata.annotations.as_mut().and_then(|all| all.remove(MOUNT_OPTIONS));
     let spec = object.spec.unwrap_or_default();
     let claim_uid = spec.claim_ref.as_ref().and_then(|claim| claim.uid.clone()).unwrap_or_default();
     let source = match (migrated, &spec.host_path, &spec.local) {
@@ -103,7 +107,10 @@ pub(super) fn volume(mut object: v1::PersistentVolume) -> PersistentVolume {
             kind: host.type_.clone().unwrap_or_default(),
         },
         (Ok(()), None, Some(local)) => PersistentSource::Local { path: local.path.clone() },
-        (Ok(()), None, None) => PersistentSource::Other(other_source(&spec)),
+        (Ok(()), None, None) => match &spec.nfs {
+            Some(nfs) => PersistentSource::Nfs(nfs_source(nfs, annotated.as_deref(), &spec)),
+            None => PersistentSource::Other(other_source(&spec)),
+        },
     };
     let one_pod = spec.access_modes.as_deref().is_some_and(|modes| modes == ["ReadWriteOncePod"]);
     let access_mode = crate::api::widest(spec.access_modes.as_deref().unwrap_or_default());
@@ -118,6 +125,20 @@ pub(super) fn volume(mut object: v1::PersistentVolume) -> PersistentVolume {
     let capacity = spec.capacity.and_then(|mut all| all.remove("storage")).map(|amount| amount.0);
     let capacity = capacity.unwrap_or_default();
     PersistentVolume { source, claim_uid, one_pod, access_mode, affinity, capacity }
+}
+
+/// The annotation goes first, as upstream.
+fn nfs_source(
+    nfs: &v1::NFSVolumeSource,
+    annotated: Option<&str>,
+    spec: &v1::PersistentVolumeSpec,
+) -> NfsSource {
+    let of_spec = || spec.mount_options.clone().unwrap_or_default();
+    NfsSource {
+        server: nfs.server.clone(),
+        path: nfs.path.clone(),
+        mount_options: annotated.map_or_else(of_spec, |text| text.split(',').map(str::to_owned).collect()),
+    }
 }
 
 fn csi_source(spec: &v1::PersistentVolumeSpec) -> CsiSource {
@@ -172,12 +193,17 @@ pub(super) fn attachment(object: storage::VolumeAttachment) -> Attachment {
 /// The API's name of the one source that is set.
 fn other_source(spec: &v1::PersistentVolumeSpec) -> String {
     let others = [
-        ("nfs", spec.nfs.is_some()),
         ("iscsi", spec.iscsi.is_some()),
         ("fc", spec.fc.is_some()),
         ("flexVolume", spec.flex_volume.is_some()),
         ("cephfs", spec.cephfs.is_some()),
         ("rbd", spec.rbd.is_some()),
+        ("glusterfs", spec.glusterfs.is_some()),
+        ("quobyte", spec.quobyte.is_some()),
+        ("scaleIO", spec.scale_io.is_some()),
+        ("storageos", spec.storageos.is_some()),
+        ("flocker", spec.flocker.is_some()),
+        ("photonPersistentDisk", spec.photon_persistent_disk.is_some()),
     ];
     others.iter().find(|(_, set)| *set).map_or("unknown to it", |(name, _)| name).to_owned()
 }

@@ -300,3 +300,22 @@ async fn a_claim_to_devices_is_read_with_who_made_it_who_may_use_it_and_whose_de
     let free = crate::api::ResourceClaim { uid: "u-2".into(), ..Default::default() };
     assert_eq!(read("free").await, free);
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_nfs_volume_has_the_options_of_its_annotation_else_its_own() {
+    let (server, cluster, _) = start();
+    let spec = json!({ "nfs": { "server": "nas", "path": "/e", "readOnly": true }, "mountOptions": ["hard", "nfsvers=4.1"] });
+    server.put("/api/v1/persistentvolumes/plain", json!({ "spec": spec }));
+    let annotations = json!({ "volume.beta.kubernetes.io/mount-options": "soft,ro" });
+    let annotated = json!({ "metadata": { "annotations": annotations }, "spec": spec });
+    server.put("/api/v1/persistentvolumes/annotated", annotated);
+    for (name, options) in [("plain", ["hard", "nfsvers=4.1"]), ("annotated", ["soft", "ro"])] {
+        let volume = cluster.persistent_volume(name).await.unwrap().unwrap();
+        let source = crate::api::NfsSource {
+            server: "nas".into(),
+            path: "/e".into(),
+            mount_options: options.map(str::to_owned).to_vec(),
+        };
+        assert_eq!(volume.source, crate::api::PersistentSource::Nfs(source));
+    }
+}

@@ -5,7 +5,8 @@ use std::time::Duration;
 use gantry_model::pod::env::{EnvFrom, EnvFromSource, KeyRef, ResourceRef};
 use gantry_model::pod::probe::{Handler, HttpGet, PortRef};
 use gantry_model::pod::volume::{
-    HostPathType, Medium, Projection, Propagation, RecursiveReadOnly, SizeLimit, SubPath, VolumeSource,
+    HostPathType, Medium, NfsVolume, Projection, Propagation, RecursiveReadOnly, SizeLimit, SubPath,
+    VolumeSource,
 };
 use gantry_model::pod::{DnsPolicy, Role, Seccomp};
 
@@ -286,6 +287,7 @@ fn security_contexts_inherit_and_are_checked() {
 const VOLUMES: &str = "[{name: e, emptyDir: {medium: Memory, sizeLimit: 1Mi}}, {name: h, hostPath: {path: /x, type: File}}, \
     {name: c, configMap: {name: cm, items: [{key: a, path: b/c, mode: 0400}]}}, {name: s, secret: {secretName: se, defaultMode: 0600, optional: true}}, \
     {name: d, downwardAPI: {items: [{path: l, fieldRef: {fieldPath: metadata.labels}}]}}, {name: none}, \
+    {name: share, nfs: {server: nas, path: /e, readOnly: true}}, \
     {name: p, projected: {sources: [{secret: {name: se}}, {configMap: {name: cm}}]}}]";
 
 #[test]
@@ -301,6 +303,8 @@ fn volumes_of_every_kind_are_read() {
     );
     assert_eq!(*source("none"), VolumeSource::EmptyDir { medium: Medium::Disk, size_limit: None });
     assert_eq!(*source("h"), VolumeSource::HostPath { path: "/x".into(), kind: HostPathType::File });
+    let share = NfsVolume { server: "nas".into(), path: "/e".into(), read_only: true };
+    assert_eq!(*source("share"), VolumeSource::Nfs(share));
     let projected = |name: &str| match source(name) {
         VolumeSource::Projected { sources, default_mode, memory, plugin } => {
             (sources, *default_mode, *memory, *plugin)
@@ -410,6 +414,18 @@ fn names_and_resolver_are_read() {
     assert_eq!((words.path.as_str(), words.fallback_to_logs), ("/dev/termination-log", true));
     refused(&[
         (with("terminationMessagePath", "a"), "terminationMessagePath: Invalid value: \"a\""),
+        (
+            with_spec("volumes", "[{name: v, nfs: {server: '', path: /}}]"),
+            "spec.volumes[0].nfs.server: Required",
+        ),
+        (
+            with_spec("volumes", "[{name: v, nfs: {server: a, path: ''}}]"),
+            "spec.volumes[0].nfs.path: Required",
+        ),
+        (
+            with_spec("volumes", "[{name: v, nfs: {server: a, path: e}}]"),
+            "spec.volumes[0].nfs.path: Invalid value: \"e\": must be an absolute path",
+        ),
         (with("workingDir", "a"), "workingDir: Invalid value: \"a\": must be an absolute path"),
         (with_spec("subdomain", "a.b"), "spec.subdomain: Invalid value: \"a.b\": a lowercase RFC 1123 label"),
     ]);

@@ -158,7 +158,9 @@ impl HostVolumes {
         let (below, name) = match &found.place {
             VolumeBacking::Local { volume, .. } => (self.pods.clone(), volume.clone()),
             VolumeBacking::LocalBlock { volume, .. } => (self.local_devices().join(volume), volume.clone()),
-            VolumeBacking::HostPath { .. } | VolumeBacking::Csi(_) => return Ok(true),
+            VolumeBacking::HostPath { .. } | VolumeBacking::Csi(_) | VolumeBacking::Nfs(_) => {
+                return Ok(true);
+            }
         };
         let (writers, uid, is_block) = (self.writers.clone(), uid.clone(), found.place.is_block());
         let take = move || {
@@ -178,6 +180,13 @@ impl HostVolumes {
             _ if self.place_of(&pod.uid, &volume.name).is_some() => Ok(true),
             // What its owner has mounted already is not mounted again, whatever is asked of the node.
             VolumeBacking::HostPath { .. } | VolumeBacking::Csi(_) => Ok(false),
+            VolumeBacking::Nfs(wanted) => {
+                let path = self.nfs_target(&pod.uid, &wanted.name);
+                let look = move || {
+                    mounts::is_listed(&path).map_err(|error| format!("read the mount table: {error}"))
+                };
+                blocking(look).await
+            }
             VolumeBacking::LocalBlock { volume, .. } => {
                 Ok(self.local_map(&pod.uid, volume).link.is_symlink())
             }

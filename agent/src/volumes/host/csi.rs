@@ -12,7 +12,7 @@ use gantry_model::pod::{Pod, PodUid};
 use super::super::claim::VolumeBacking;
 use super::super::ownership_progress::GroupChange;
 use super::super::removal::Mounts;
-use super::super::{Error, VolumeWait, removal};
+use super::super::{Error, VolumeOrigin, VolumeWait, removal};
 use super::claims::Failed;
 use super::{HostVolumes, blocking, mounts};
 use crate::api::{CsiSource, widest};
@@ -59,19 +59,25 @@ impl HostVolumes {
         Ok(())
     }
 
-    pub(super) async fn csi_usage(&self, uid: &PodUid, volume: &str) -> Result<Option<VolumeUsage>, String> {
+    pub(super) async fn usage_of(&self, uid: &PodUid, volume: &str) -> Result<Option<VolumeUsage>, String> {
         match (self.place_of(uid, volume), &self.csi) {
             (Some(VolumeBacking::Csi(wanted)), Some(csi)) => csi.usage(uid, &wanted.name).await,
+            (Some(VolumeBacking::Nfs(wanted)), _) => self.nfs_usage(uid, &wanted.name).await,
             // An inline one has the pod's own name for it.
-            (None, Some(csi)) => csi.usage(uid, volume).await,
+            (None, csi) => match (self.nfs_usage(uid, volume).await?, csi) {
+                (None, Some(csi)) => csi.usage(uid, volume).await,
+                (found, _) => Ok(found),
+            },
             (Some(VolumeBacking::LocalBlock { volume, .. }), _) => self.device_usage(uid, &volume).await,
             _ => Ok(None),
         }
     }
 
     pub(super) fn csi_waits(&self, uid: &PodUid) -> Vec<VolumeWait> {
-        let told =
-            |Wait { volume, driver, step, why, since }| VolumeWait { volume, driver, step, why, since };
+        let told = |Wait { volume, driver, step, why, since }| {
+            let from = VolumeOrigin::Driver(driver);
+            VolumeWait { volume, from, step, why, since }
+        };
         self.csi.iter().flat_map(|csi| csi.waits(uid)).map(told).collect()
     }
 
@@ -115,11 +121,24 @@ impl HostVolumes {
     /// Everything of the pod: what drivers have mounted is given back to them first, and parts of it before that.
     pub(super) async fn take_all(&self, uid: &PodUid) -> Result<(), String> {
         let folder = self.pod(uid);
-        if let Some(csi) = &self.csi {
+        let exports = self.has_nfs_folder(uid).await?;
+        if exports || self.csi.is_some() {
             let parts = folder.join(SUB_PATHS);
+            if exports {
+                self.unmount_nfs_parts(&parts).await?;
+            }
             blocking(move || detach_all(&parts, &mounts::Table)).await?;
-            csi.unmount_all(uid).await?;
         }
+        // Side by side: a server may keep one waiting, and a driver the other.
+        let of_drivers = async {
+            match &self.csi {
+                Some(csi) => csi.unmount_all(uid).await,
+                None => Ok(()),
+            }
+        };
+        let of_servers = async { if exports { self.unmount_nfs(uid).await } else { Ok(()) } };
+        let (of_drivers, of_servers) = tokio::join!(of_drivers, of_servers);
+        of_drivers.and(of_servers)?;
         let (this, uid) = (self.clone(), uid.clone());
         blocking(move || {
             this.unmap_local(&uid)?;

@@ -3,6 +3,7 @@
 mod block;
 mod labels;
 mod migrated;
+mod nfs;
 
 use gantry_model::pod::volume::{
     ClaimRef, HostPathType, KeysOf, Medium, Projection, Propagation, RecursiveReadOnly, SubPath, VolumeMount,
