@@ -42,6 +42,7 @@ mod log_reopen;
 mod monitor;
 mod mounts;
 mod network;
+mod nfs;
 mod pod_spec;
 mod port_forward;
 mod ports;

@@ -23,8 +23,8 @@ use gantry_tests::place::{self, cgroup, driver};
 
 /// What manifests describe, with volumes in a folder of their own.
 pub(crate) struct VolumeFixture {
-    root: tempfile::TempDir,
-    volumes: HostVolumes,
+    pub(crate) root: tempfile::TempDir,
+    pub(crate) volumes: HostVolumes,
     pods: Vec<Pod>,
     pub(crate) runtime: tokio::runtime::Runtime,
 }
@@ -55,15 +55,15 @@ impl VolumeFixture {
         self.pods.first().context("a pod")
     }
 
-    fn folder(&self) -> Result<PathBuf> {
+    pub(crate) fn folder(&self) -> Result<PathBuf> {
         Ok(self.root.path().join("kubelet/pods").join(self.pod()?.uid.as_str()))
     }
 
-    fn set_up(&self) -> Result<()> {
+    pub(crate) fn set_up(&self) -> Result<()> {
         Ok(self.runtime.block_on(self.volumes.set_up(self.pod()?))?)
     }
 
-    fn mounts(&self) -> Result<Vec<Mount>> {
+    pub(crate) fn mounts(&self) -> Result<Vec<Mount>> {
         let pod = self.pod()?;
         let container = pod.containers.first().context("a container")?;
         let facts = PodFacts { ips: vec!["10.0.0.2".into()] };
@@ -71,12 +71,12 @@ impl VolumeFixture {
         Ok(self.runtime.block_on(self.volumes.mounts(of))?)
     }
 
-    fn tear_down(&self) -> Result<()> {
+    pub(crate) fn tear_down(&self) -> Result<()> {
         Ok(self.runtime.block_on(self.volumes.tear_down(&self.pod()?.uid))?)
     }
 }
 
-fn mounted_below(folder: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn mounted_below(folder: &Path) -> Result<Vec<PathBuf>> {
     let below = mounts()?.into_iter().map(|mount| mount.point).filter(|point| point.starts_with(folder));
     Ok(below.collect())
 }

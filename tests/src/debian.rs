@@ -182,6 +182,31 @@ pub fn criu_tree(to: &Path) -> Result<()> {
     Ok(())
 }
 
+/// An NFS server with `mount.nfs`, and their libraries that a host does not have.
+const NFS: [&str; 11] = [
+    "libcom-err2",
+    "libgssapi-krb5-2",
+    "libk5crypto3",
+    "libkeyutils1",
+    "libkrb5-3",
+    "libkrb5support0",
+    "libnsl2",
+    "libtirpc3",
+    "libwrap0",
+    "nfs-common",
+    "nfs-kernel-server",
+];
+
+/// A folder with the programs of an NFS server and of those who mount its exports.
+///
+/// # Errors
+/// As [`fetch`].
+pub fn nfs_tree(to: &Path) -> Result<()> {
+    closure::fetch_alone("nfs", &NFS, &folder())?;
+    extract(&closure::list_cached("nfs", &folder())?, to)?;
+    Ok(std::fs::remove_dir_all(to.join("usr/share"))?)
+}
+
 /// Downloads packages without what they depend on, unless they are there, as the list `name`.
 ///
 /// # Errors

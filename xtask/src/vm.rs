@@ -5,6 +5,7 @@
 
 pub(crate) mod disk;
 mod kernel_package;
+mod nfs;
 mod systemd;
 
 use std::ffi::OsString;
@@ -79,6 +80,7 @@ exec /newroot/bin/busybox switch_root /newroot /stage2
 const STAGE2: &str = r#"#!/bin/busybox sh
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin:/gantry HOME=/root
 mkdir -p /proc /sys /dev /tmp /run /var /root
+ln -s usr/sbin /sbin
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
@@ -166,6 +168,9 @@ pub(crate) fn shell(command: &str) -> Result<()> {
 pub(crate) fn tests(programs: &Path, filter: Option<&str>, machine: VmKind) -> Result<Counts> {
     let (mut cpio, binaries) = payload(&kernel::KERNEL, programs)?;
     add_criu(&mut cpio)?;
+    if machine == VmKind::Small {
+        nfs::add(&mut cpio)?;
+    }
     match filter {
         Some(filter) => checked_boot(cpio, &script(&binaries, &[filter.to_owned()]), machine, None, End::Off),
         None => side_by_side::run(by_modules(programs, &cpio, &binaries, machine)?),
@@ -176,6 +181,7 @@ pub(crate) fn tests(programs: &Path, filter: Option<&str>, machine: VmKind) -> R
 pub(crate) fn tests_and_reboots(programs: &Path) -> Result<Counts> {
     let (mut cpio, binaries) = payload(&kernel::KERNEL, programs)?;
     add_criu(&mut cpio)?;
+    nfs::add(&mut cpio)?;
     let tests = by_modules(programs, &cpio, &binaries, VmKind::Small)?.into_iter().map(|job| {
         let repeated = move || {
             let counts = job()?;
@@ -430,7 +436,8 @@ fn machine_of(
     cpio.file("/gantry/command", 0o644, command.as_bytes())?;
     cpio.file("/gantry/end", 0o644, end.script().as_bytes())?;
     cpio.file(place::VM_MARK, 0o644, b"")?;
-    add_modules(&mut cpio, &kernel)?;
+    let of_kind: &[&str] = if machine == VmKind::Small { &nfs::MODULES } else { &[] };
+    add_modules(&mut cpio, &kernel, of_kind)?;
     let initrd = scratch.join("initramfs");
     std::fs::write(&initrd, cpio.finish()?)?;
     Ok(qemu(&kernel, &initrd, append, hardware))
@@ -475,12 +482,12 @@ fn qemu(kernel: &Kernel, initrd: &Path, append: &str, hardware: &Hardware) -> Co
 }
 
 /// The wanted modules and what they need, in an order in which they load.
-fn add_modules(cpio: &mut Cpio, kernel: &Kernel) -> Result<()> {
+fn add_modules(cpio: &mut Cpio, kernel: &Kernel, of_kind: &[&str]) -> Result<()> {
     let list = std::fs::read_to_string(kernel.modules.join("modules.dep")).context("read modules.dep")?;
     let builtin = kernel.modules.join("modules.builtin");
     let builtin = std::fs::read_to_string(&builtin).with_context(|| format!("read {}", builtin.display()))?;
     let mut order: Vec<String> = Vec::new();
-    for wanted in MODULES {
+    for wanted in MODULES.iter().chain(of_kind) {
         let ending = format!("/{wanted}.ko");
         if builtin.lines().any(|path| path.ends_with(&ending)) {
             continue;

@@ -1,0 +1,195 @@
+//! Volumes of an NFS server that the kernel of the small VM is: real mounts, by the machine's own mount(8).
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use gantry_agent::api::Api;
+use gantry_agent::api::fake::FakeApi;
+use gantry_agent::node::NodeInfo;
+use gantry_agent::volumes::Volumes;
+use gantry_agent::volumes::host::HostVolumes;
+use gantry_tests::{not_run, place};
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use crate::volumes::{VolumeFixture, mounted_below, place_of};
+
+const NFSD: &str = "/proc/fs/nfsd";
+
+/// The kernel's; gone with this.
+struct NfsServer {
+    mountd: Child,
+}
+
+fn run(program: &str, arguments: &[&str]) -> Result<()> {
+    let output = Command::new(program).args(arguments).output().with_context(|| format!("run {program}"))?;
+    ensure!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+impl NfsServer {
+    /// Exports the folder to this machine; none where there is no server.
+    fn start(export: &Path) -> Result<Option<Self>> {
+        if !Path::new(place::VM_MARK).exists() || !Path::new("/usr/sbin/rpc.nfsd").exists() {
+            return Ok(None);
+        }
+        fs::create_dir_all("/var/lib/nfs")?;
+        for name in ["etab", "rmtab"] {
+            fs::write(Path::new("/var/lib/nfs").join(name), "")?;
+        }
+        rustix::mount::mount("nfsd", NFSD, "nfsd", MountFlags::empty(), None)?;
+        let of = format!("127.0.0.1:{}", export.display());
+        run("exportfs", &["-o", "rw,sync,no_subtree_check,no_root_squash,insecure,fsid=1", &of])?;
+        let mountd = Command::new("rpc.mountd").args(["--foreground", "-N", "3"]).spawn()?;
+        let this = Self { mountd };
+        // It waits so long for clients of a server before it, of which there are none.
+        for name in ["nfsv4gracetime", "nfsv4leasetime"] {
+            fs::write(Path::new(NFSD).join(name), "10")?;
+        }
+        this.serve(true)?;
+        Ok(Some(this))
+    }
+
+    /// Serves, or does not: then nobody listens any more.
+    fn serve(&self, serves: bool) -> Result<()> {
+        match serves {
+            true => run("rpc.nfsd", &["-N", "3", "-H", "127.0.0.1", "1"]),
+            false => run("rpc.nfsd", &["0"]),
+        }
+    }
+}
+
+impl Drop for NfsServer {
+    fn drop(&mut self) {
+        let _ = self.serve(false);
+        let _ = run("exportfs", &["-ua"]);
+        let _ = self.mountd.kill();
+        let _ = self.mountd.wait();
+        let _ = rustix::mount::unmount(NFSD, UnmountFlags::empty());
+    }
+}
+
+const POD: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  securityContext: {fsGroup: 4242}
+  volumes:
+  - {name: data, nfs: {server: 127.0.0.1, path: ROOT/export}}
+  - {name: read, nfs: {server: 127.0.0.1, path: ROOT/export, readOnly: true}}
+  containers:
+  - name: c
+    image: i
+    volumeMounts:
+    - {name: data, mountPath: /a}
+    - {name: data, mountPath: /b, subPath: sub/dir}
+    - {name: read, mountPath: /r}
+";
+
+/// The pod, and the server of its volumes.
+fn start() -> Result<Option<(VolumeFixture, NfsServer)>> {
+    let fixture = place_of(POD)?;
+    let export = fixture.root.path().join("export");
+    fs::create_dir(&export)?;
+    let Some(server) = NfsServer::start(&export)? else {
+        not_run("there is no NFS server: the small VM has one");
+        return Ok(None);
+    };
+    Ok(Some((fixture, server)))
+}
+
+/// A kubelet that remembers nothing.
+fn next_kubelet(fixture: &VolumeFixture) -> HostVolumes {
+    let api: Arc<dyn Api> = Arc::new(FakeApi::default());
+    HostVolumes::new(&fixture.root.path().join("kubelet"), api, Arc::new(NodeInfo::default()), false)
+}
+
+#[test]
+fn an_export_is_written_through_the_kubelets_mount_and_unmounted_when_its_server_is_gone() -> Result<()> {
+    let Some((fixture, server)) = start()? else { return Ok(()) };
+    fixture.set_up()?;
+    let (folder, export) = (fixture.folder()?, fixture.root.path().join("export"));
+    let (data, read) =
+        (folder.join("volumes/kubernetes.io~nfs/data"), folder.join("volumes/kubernetes.io~nfs/read"));
+    assert_eq!(mounted_below(&folder)?.len(), 2);
+    fs::write(data.join("file"), "written")?;
+    assert_eq!(fs::read_to_string(export.join("file"))?, "written");
+    assert_eq!(fs::read_to_string(read.join("file"))?, "written");
+    let refused = fs::write(read.join("file"), "again").expect_err("it is mounted ro");
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    assert_eq!(rustix::fs::stat(&export.join("file"))?.st_gid, 0, "fsGroup changes nothing");
+    let mounts = fixture.mounts()?;
+    let seen: Vec<_> = mounts.iter().take(3).map(|m| (m.container_path.as_str(), m.read_only)).collect();
+    assert_eq!(seen, [("/a", false), ("/b", false), ("/r", true)]);
+    fs::write(mounts.get(1).context("the sub-path")?.host_path.join("part"), "of it")?;
+    assert_eq!(fs::read_to_string(export.join("sub/dir/part"))?, "of it");
+    let uid = &fixture.pod()?.uid;
+    let usage = fixture.runtime.block_on(fixture.volumes.usage(uid, "data")).map_err(anyhow::Error::msg)?;
+    ensure!(usage.is_some_and(|usage| usage.capacity_bytes > Some(0)), "it tells how full it is");
+    // What is mounted stays, whoever comes.
+    let next = next_kubelet(&fixture);
+    fixture.runtime.block_on(next.set_up(fixture.pod()?))?;
+    assert_eq!(mounted_below(&folder)?.len(), 3, "both volumes, and a part of one");
+    server.serve(false)?;
+    fixture.runtime.block_on(next.reclaim(uid))?;
+    assert_eq!(mounted_below(&folder)?, Vec::<std::path::PathBuf>::new());
+    assert!(!folder.exists());
+    assert_eq!(fs::read_to_string(export.join("file"))?, "written", "it is the server's");
+    Ok(())
+}
+
+#[test]
+fn a_dead_server_holds_up_who_asks_for_its_files_and_nobody_else() -> Result<()> {
+    let Some((fixture, server)) = start()? else { return Ok(()) };
+    fixture.set_up()?;
+    server.serve(false)?;
+    let pod = fixture.pod()?;
+    let mut other = pod.clone();
+    other.uid = gantry_model::pod::PodUid::parse("other").context("a UID")?;
+    other.volumes.retain(|volume| volume.name == "none");
+    let usage = fixture.volumes.usage(&pod.uid, "data");
+    let others = async {
+        fixture.volumes.set_up(&other).await?;
+        // What the pod has is not asked either.
+        fixture.volumes.set_up(pod).await?;
+        ensure!(!fixture.volumes.foreign().await?, "it is this kubelet's");
+        fixture.volumes.list_orphans().await?;
+        Ok(fixture.volumes.tear_down(&other.uid).await?)
+    };
+    fixture.runtime.block_on(async {
+        tokio::pin!(usage);
+        tokio::select! {
+            told = &mut usage => bail!("nobody serves: {told:?}"),
+            done = others => done?,
+        }
+        server.serve(true)?;
+        let told = usage.await.map_err(anyhow::Error::msg)?;
+        ensure!(told.is_some(), "it answers");
+        Ok(())
+    })?;
+    fixture.tear_down()?;
+    assert!(!fixture.folder()?.exists());
+    Ok(())
+}
+
+#[test]
+fn a_path_that_is_not_exported_is_told_in_the_servers_words() -> Result<()> {
+    let Some((fixture, server)) = start()? else { return Ok(()) };
+    run("exportfs", &["-ua"])?;
+    let told = fixture.set_up().expect_err("nothing is exported").to_string();
+    ensure!(
+        told.starts_with("MountVolume.SetUp failed for volume \"data\" : mount failed: exit status 32\n"),
+        "{told}"
+    );
+    ensure!(told.contains("\nMounting command: mount\nMounting arguments: -t nfs 127.0.0.1:/"), "{told}");
+    ensure!(told.contains("\nOutput: mount.nfs: "), "{told}");
+    let folder = fixture.folder()?;
+    assert_eq!(mounted_below(&folder)?.len(), 0);
+    assert!(!folder.join("volumes/kubernetes.io~nfs/data").exists());
+    fixture.tear_down()?;
+    drop(server);
+    Ok(())
+}
