@@ -125,7 +125,7 @@ impl HostVolumes {
         if exports || self.csi.is_some() {
             let parts = folder.join(SUB_PATHS);
             if exports {
-                self.unmount_nfs_parts(&parts).await?;
+                self.unmount_nfs_parts(parts.clone()).await?;
             }
             blocking(move || detach_all(&parts, &mounts::Table)).await?;
         }

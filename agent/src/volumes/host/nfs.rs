@@ -221,15 +221,18 @@ impl HostVolumes {
         blocking(move || Ok(folder.symlink_metadata().is_ok_and(|found| found.is_dir()))).await
     }
 
-    /// Parts of exports, which keep them from being unmounted.
-    pub(super) async fn unmount_nfs_parts(&self, parts: &Path) -> Result<(), String> {
-        let folder = parts.to_owned();
-        let list =
-            move || mounts::exports_below(&folder).map_err(|error| format!("read the mount table: {error}"));
-        for point in blocking(list).await? {
-            self.nfs.program.unmount(&point).await?;
-        }
-        Ok(())
+    /// Parts of exports, which keep them from being unmounted. The kernel asks the server for none of them: umount(8) would.
+    pub(super) async fn unmount_nfs_parts(&self, parts: PathBuf) -> Result<(), String> {
+        let folder = parts.clone();
+        let work = move || {
+            let points = mounts::exports_below(&folder);
+            for point in points.map_err(|error| format!("read the mount table: {error}"))? {
+                let done = mounts::detach(&point);
+                done.map_err(|error| format!("unmount {}: {error}", point.display()))?;
+            }
+            Ok(())
+        };
+        self.nfs.threads.run(&parts, PATIENCE, work).await
     }
 
     pub(super) async fn unmount_nfs(&self, uid: &PodUid) -> Result<(), String> {
