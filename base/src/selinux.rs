@@ -125,9 +125,23 @@ impl SelinuxPolicy {
     }
 }
 
-/// A level of two of `categories`, by chance; `number` is the chance.
+/// A level of two of `categories`, by chance; 1024 where that is less than two.
 #[must_use]
-pub fn level_of(number: u64, categories: u32) -> Option<String> {
+pub fn random_level(categories: u32) -> String {
+    let categories = if categories < 2 { 1024 } else { categories };
+    loop {
+        let mut bytes = [0u8; 8];
+        // The kernel has chance for anybody once it is up.
+        if rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).is_err() {
+            continue;
+        }
+        if let Some(level) = level_of(u64::from_le_bytes(bytes), categories) {
+            return level;
+        }
+    }
+}
+
+fn level_of(number: u64, categories: u32) -> Option<String> {
     let range = u64::from(categories);
     let (one, other) = (number.checked_rem(range)?, number.checked_div(range)?.checked_rem(range)?);
     (one != other).then(|| format!("s0:c{},c{}", one.min(other), one.max(other)))
@@ -156,6 +170,8 @@ mod tests {
     fn a_level_is_of_two_categories_that_differ() {
         assert_eq!(level_of(5 + 3 * 1024, 1024).as_deref(), Some("s0:c3,c5"));
         assert_eq!((level_of(0, 1024), level_of(7, 0)), (None, None));
+        assert_eq!(random_level(2), "s0:c0,c1");
+        assert!(random_level(0).starts_with("s0:c"));
     }
 
     #[test]

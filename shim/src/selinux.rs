@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use gantry_base::selinux::{SelinuxContext, SelinuxPolicy, is_on, level_of};
+use gantry_base::selinux::{SelinuxContext, SelinuxPolicy, is_on, random_level};
 
 use crate::spec::selinux::SelinuxOptions;
 
@@ -58,7 +58,7 @@ impl Selinux {
         given.extend(levels(used()));
         loop {
             for _ in 0..TRIES {
-                let level = self.random();
+                let level = random_level(self.categories);
                 if given.insert(level.clone()) {
                     return level;
                 }
@@ -66,19 +66,7 @@ impl Selinux {
             *given = levels(used()).collect();
             if given.len() >= TRIES * TRIES {
                 // More pods than a node holds: sharing is better than none.
-                return self.random();
-            }
-        }
-    }
-
-    fn random(&self) -> String {
-        loop {
-            let mut bytes = [0u8; 8];
-            if rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).is_err() {
-                continue;
-            }
-            if let Some(level) = level_of(u64::from_le_bytes(bytes), self.categories) {
-                return level;
+                return random_level(self.categories);
             }
         }
     }

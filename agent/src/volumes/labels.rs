@@ -5,11 +5,10 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use gantry_base::selinux::{SelinuxContext, SelinuxPolicy, is_on, level_of};
+use gantry_base::selinux::{SelinuxContext, SelinuxPolicy, is_on, random_level};
 use gantry_model::pod::Pod;
 use gantry_model::pod::security::SeLinux;
 use gantry_model::pod::volume::VolumeSource;
-use gantry_model::random;
 
 use super::claim::VolumeBacking;
 
@@ -78,7 +77,7 @@ impl LabelPolicy {
                 "failed to construct SELinux label from context {text:?}: invalid Label"
             )));
         }
-        Ok(self.policy.labels(&SelinuxContext { user, role, kind, level }, fresh_level).1)
+        Ok(self.policy.labels(&SelinuxContext { user, role, kind, level }, || random_level(CATEGORIES)).1)
     }
 
     /// With what a usual policy has.
@@ -87,15 +86,6 @@ impl LabelPolicy {
         let [process, file] =
             ["system_u:system_r:container_t:s0", "system_u:object_r:container_file_t:s0"].map(str::to_owned);
         Self { policy: SelinuxPolicy { process, file } }
-    }
-}
-
-fn fresh_level() -> String {
-    loop {
-        let [one, other] = [(); 2].map(|()| (random::fraction() * f64::from(CATEGORIES)).floor() as u64);
-        if let Some(level) = level_of(one + other * u64::from(CATEGORIES), CATEGORIES) {
-            return level;
-        }
     }
 }
 

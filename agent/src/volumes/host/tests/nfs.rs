@@ -96,6 +96,7 @@ impl NfsFixture {
             source,
             claim_uid: "u".into(),
             one_pod: true,
+            access_mode: "RWOP",
             affinity: None,
             capacity: String::new(),
         };
@@ -268,7 +269,7 @@ async fn what_a_killed_kubelet_has_mounted_is_taken_over_or_taken_back() {
     next().set_up(&pod).await.unwrap();
     assert_eq!(fixture.calls().len(), 1, "it is mounted");
     assert_eq!(orphans::check(&fixture.0.path(""), false), Ok(()));
-    assert_eq!(next().list_orphans().await.unwrap(), [pod.uid.clone()]);
+    assert_eq!(next().list_orphans().await.unwrap(), std::slice::from_ref(&pod.uid));
     // One that mounted it a second time was killed in the call.
     let target = fixture.target("data").display().to_string();
     fs::write(fixture.0.root.path().join("table"), format!("{target}\n{target}\n")).unwrap();
