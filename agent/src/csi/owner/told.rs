@@ -245,3 +245,32 @@ impl Waits {
         MountError { message: error.why, reason: reason(error.step), quiet: true }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::CsiSource;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_waits_long_for_others_is_told_of_its_own_name_for_the_volume() {
+        let (waits, key) = (Waits::default(), (PodUid::parse("a").unwrap(), "pv".to_owned()));
+        let wanted = WantedVolume {
+            name: "pv".to_owned(),
+            source: CsiSource::default(),
+            read_only: false,
+            one_pod: false,
+            own_name: "data".to_owned(),
+            label: None,
+            block: false,
+            ephemeral: false,
+            claim: None,
+        };
+        let fails = || waits.failed(&key, &wanted, StepError::before(WAITS, "not yet".to_owned()));
+        assert!(fails().quiet);
+        tokio::time::advance(LONG_WAIT).await;
+        let words = "Unable to attach or mount volumes: unmounted volumes=[data], unattached volumes=[data], failed to process volumes=[]: timed out waiting for the condition";
+        let told = fails();
+        assert_eq!((told.message.as_str(), told.reason, told.quiet), (words, "FailedMount", false));
+        assert!(fails().quiet, "it is told once each time");
+    }
+}
