@@ -224,9 +224,6 @@ pub(crate) struct RuntimeFlags {
     /// Folder of gantry-monitor, gantry-pause and gantry-unpack; beside this program when not given.
     #[arg(long, value_name = "DIR")]
     pub(crate) programs_dir: Option<PathBuf>,
-    /// Seccomp profile of containers that name none: unconfined, runtime/default or localhost//PATH.
-    #[arg(long, help_heading = "Security", value_name = "PROFILE", default_value = "unconfined")]
-    pub(crate) unset_seccomp_profile: String,
     /// What pods may name as their runtime: NAME:type=oci,path=/PROGRAM[,root=DIR] has containers made by an
     /// OCI runtime such as runc, NAME:type=gantry[,unset_seccomp_profile=PROFILE] by this one; again for each.
     #[arg(long, value_name = "NAME:KEY=VALUE,…", value_parser = a_handler)]
@@ -243,6 +240,21 @@ pub(crate) struct RuntimeFlags {
     /// Whether containers may ask for CDI devices.
     #[arg(long, help_heading = "Devices", value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     pub(crate) enable_cdi: bool,
+    #[command(flatten)]
+    pub(crate) security: SecurityFlags,
+    #[command(flatten)]
+    pub(crate) tracing: TracingFlags,
+    /// Where the id of this boot is read: tests play a reboot with it.
+    #[arg(long, value_name = "FILE", default_value = "/proc/sys/kernel/random/boot_id", hide = true)]
+    pub(crate) boot_id_file: PathBuf,
+}
+
+/// What holds a container back, and is the node's to say.
+#[derive(Debug, Args)]
+pub(crate) struct SecurityFlags {
+    /// Seccomp profile of containers that name none: unconfined, runtime/default or localhost//PATH.
+    #[arg(long, help_heading = "Security", value_name = "PROFILE", default_value = "unconfined")]
+    pub(crate) unset_seccomp_profile: String,
     /// Apply no AppArmor profiles, also where the node has AppArmor.
     #[arg(long, help_heading = "Security")]
     pub(crate) disable_apparmor: bool,
@@ -252,6 +264,11 @@ pub(crate) struct RuntimeFlags {
     /// How many SELinux categories there are to tell pods apart.
     #[arg(long, help_heading = "Security", value_name = "NUMBER", default_value_t = 1024)]
     pub(crate) selinux_category_range: u32,
+}
+
+/// Where spans go.
+#[derive(Debug, Args)]
+pub(crate) struct TracingFlags {
     /// Send spans of CRI calls to an OpenTelemetry collector, by OTLP over gRPC without TLS, as in 127.0.0.1:4317.
     #[arg(long, help_heading = "Tracing", value_name = "HOST:PORT|unix:///PATH", value_parser = a_collector)]
     pub(crate) tracing_endpoint: Option<String>,
@@ -264,9 +281,6 @@ pub(crate) struct RuntimeFlags {
         value_parser = clap::value_parser!(u32).range(..=1_000_000)
     )]
     pub(crate) tracing_sampling_rate_per_million: u32,
-    /// Where the id of this boot is read: tests play a reboot with it.
-    #[arg(long, value_name = "FILE", default_value = "/proc/sys/kernel/random/boot_id", hide = true)]
-    pub(crate) boot_id_file: PathBuf,
 }
 
 /// As it is written: it may be passed on.

@@ -291,7 +291,7 @@ mod tests {
         };
         assert_eq!(args.flags.root, Path::new("/a"));
         assert_eq!(args.flags.state, Path::new("/c"));
-        assert_eq!(args.flags.unset_seccomp_profile, "runtime/default");
+        assert_eq!(args.flags.security.unset_seccomp_profile, "runtime/default");
         let Command::Runtime(args) =
             with("pinned_images = [\"a:1\", \"b\"] # a list", &["--pinned-images=c,d"]).unwrap().command
         else {

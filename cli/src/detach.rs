@@ -156,17 +156,13 @@ fn make_absolute(args: &mut RunArgs) -> Result<()> {
         prepull_images: _,
         pull_without: _,
         programs_dir,
-        unset_seccomp_profile: _,
         // Their paths are absolute.
         handlers: _,
         cdi_spec_dirs,
         enable_cdi: _,
-        disable_apparmor: _,
-        enable_selinux: _,
-        selinux_category_range: _,
+        security: _,
         // A path of it is absolute.
-        tracing_endpoint: _,
-        tracing_sampling_rate_per_million: _,
+        tracing: _,
         boot_id_file,
     } = flags;
     let paths = [root, state, cni_conf_dir, cni_bin_dir, cni_cache_dir, cni_data_dir, netns_dir];

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use crate::args::{PodsFlags, RunArgs, RuntimeFlags};
+use crate::args::{PodsFlags, RunArgs, RuntimeFlags, SecurityFlags, TracingFlags};
 
 /// `--name=path`.
 fn flag(name: &str, value: impl AsRef<std::ffi::OsStr>) -> OsString {
@@ -38,15 +38,11 @@ pub(super) fn runtime(flags: &RuntimeFlags, socket: &Path) -> Vec<OsString> {
         prepull_images,
         pull_without,
         programs_dir,
-        unset_seccomp_profile,
         handlers,
         cdi_spec_dirs,
         enable_cdi,
-        disable_apparmor,
-        enable_selinux,
-        selinux_category_range,
-        tracing_endpoint,
-        tracing_sampling_rate_per_million,
+        security,
+        tracing,
         boot_id_file,
     } = flags;
     let mut words: Vec<OsString> = ["runtime", "--daemon", "--standalone"].map(OsString::from).to_vec();
@@ -61,17 +57,13 @@ pub(super) fn runtime(flags: &RuntimeFlags, socket: &Path) -> Vec<OsString> {
         flag("netns-dir", netns_dir),
         flag("cgroup-root", cgroup_root),
         flag("registry-hosts-dir", registry_hosts_dir),
-        flag("unset-seccomp-profile", unset_seccomp_profile),
         flag("boot-id-file", boot_id_file),
         flag("enable-cdi", enable_cdi.to_string()),
-        flag("selinux-category-range", selinux_category_range.to_string()),
-        flag("tracing-sampling-rate-per-million", tracing_sampling_rate_per_million.to_string()),
     ]);
-    words.extend(tracing_endpoint.as_ref().map(|collector| flag("tracing-endpoint", collector)));
+    words.extend(security_words(security));
+    words.extend(tracing_words(tracing));
     words.extend(cdi_spec_dirs.iter().map(|folder| flag("cdi-spec-dirs", folder)));
     words.extend(handlers.iter().map(|handler| flag("handlers", handler)));
-    words.extend(disable_apparmor.then(|| OsString::from("--disable-apparmor")));
-    words.extend(enable_selinux.then(|| OsString::from("--enable-selinux")));
     words.extend(systemd_cgroup.then(|| OsString::from("--systemd-cgroup")));
     words.extend(cni_external.then(|| OsString::from("--cni-external")));
     words.extend(registry_auth_file.as_ref().map(|file| flag("registry-auth-file", file)));
@@ -80,6 +72,24 @@ pub(super) fn runtime(flags: &RuntimeFlags, socket: &Path) -> Vec<OsString> {
     words.extend(prepull_images.iter().map(|image| flag("prepull-images", image)));
     words.extend(programs_dir.as_ref().map(|folder| flag("programs-dir", folder)));
     words
+}
+
+fn security_words(flags: &SecurityFlags) -> Vec<OsString> {
+    let SecurityFlags { unset_seccomp_profile, disable_apparmor, enable_selinux, selinux_category_range } =
+        flags;
+    let mut words = vec![
+        flag("unset-seccomp-profile", unset_seccomp_profile),
+        flag("selinux-category-range", selinux_category_range.to_string()),
+    ];
+    words.extend(disable_apparmor.then(|| OsString::from("--disable-apparmor")));
+    words.extend(enable_selinux.then(|| OsString::from("--enable-selinux")));
+    words
+}
+
+fn tracing_words(flags: &TracingFlags) -> Vec<OsString> {
+    let TracingFlags { tracing_endpoint, tracing_sampling_rate_per_million: rate } = flags;
+    let collector = tracing_endpoint.as_ref().map(|collector| flag("tracing-endpoint", collector));
+    collector.into_iter().chain([flag("tracing-sampling-rate-per-million", rate.to_string())]).collect()
 }
 
 /// Of the agent.

@@ -105,10 +105,10 @@ mod tests {
 
     /// Pulls in one stage, beside one of an earlier call; knows no image to remove, and nothing else.
     #[derive(Clone)]
-    struct Images;
+    struct OneStage;
 
     #[tonic::async_trait]
-    impl ImageService for Images {
+    impl ImageService for OneStage {
         async fn pull_image(
             &self,
             _: tonic::Request<PullImageRequest>,
@@ -146,9 +146,9 @@ mod tests {
         let (collector, mut requests) = testing::service();
         let at = CollectorEndpoint::parse(&address).unwrap();
         let (tracer, exporter) = export::start(&at, Sampler { per_million: 0 }, "gantry", &[]);
-        let service = Traced { service: ImageServiceServer::new(Images), tracer: Some(tracer) };
+        let service = Traced { service: ImageServiceServer::new(OneStage), tracer: Some(tracer) };
         assert_eq!(
-            <Traced<ImageServiceServer<Images>> as NamedService>::NAME,
+            <Traced<ImageServiceServer<OneStage>> as NamedService>::NAME,
             image_service_server::SERVICE_NAME
         );
         let server = Server::builder().add_service(service).add_service(collector);
