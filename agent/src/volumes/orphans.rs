@@ -146,7 +146,9 @@ mod tests {
         let seen = |points: &[&str]| seen_by(false, points);
         fs::create_dir_all(pods.join("u1/volumes/kubernetes.io~secret/s")).unwrap();
         fs::create_dir_all(pods.join("u2/volumes/kubernetes.io~csi/pv/mount")).unwrap();
+        fs::create_dir_all(pods.join("u1/volumes/kubernetes.io~nfs/share")).unwrap();
         assert!(!seen(&["pods/u1/volumes/kubernetes.io~secret/s", "plugins/kubernetes.io/local-volume/x"]));
+        assert!(!seen(&["pods/u1/volumes/kubernetes.io~nfs/share"]));
         assert!(!seen(&["plugins/my-driver"]), "what drivers keep for themselves");
         assert!(seen(&["plugins/kubernetes.io/csi/d/0a/globalmount"]));
         assert!(seen(&["pods/u2/volumes/kubernetes.io~csi/pv/mount"]));
