@@ -209,8 +209,9 @@ impl Machine {
 
     /// Nothing of it anywhere, on the disk neither.
     fn assert_gone(&self, kubelet: &KubeletLife) {
-        self.until("the end of the volume", || kubelet.volumes.slots().is_empty());
-        assert_eq!(*kubelet.volumes.in_use().borrow(), InUse::default());
+        // It is told a moment after it has gone.
+        let is_told = || *kubelet.volumes.in_use().borrow() == InUse::default();
+        self.until("the end of the volume", || kubelet.volumes.slots().is_empty() && is_told());
         assert_eq!((self.driver.mounted(), self.driver.blocks().locked()), (Vec::new(), Vec::new()));
         // Folders of pods are their pods' to remove, and of all volumes and drivers nobody's.
         let mut left = files_below(self.root.path());
