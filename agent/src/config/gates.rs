@@ -89,12 +89,11 @@ const OURS: [&str; 76] = [
 
 /// Those whose feature a node has and this one has not: closed whatever a configuration says, so none may be
 /// opened and each that upstream lets one close may be closed.
-const ABSENT: [&str; 34] = [
+const ABSENT: [&str; 31] = [
     "CPUManagerPolicyAlphaOptions",
     "CPUManagerPolicyBetaOptions",
     "CPUManagerPolicyOptions",
     "CRIListStreaming",
-    "CSIServiceAccountTokenSecrets",
     "CSIVolumeHealth",
     "ChangeContainerStatusOnKubeletRestart",
     "ClusterTrustBundleProjection",
@@ -105,7 +104,6 @@ const ABSENT: [&str; 34] = [
     "InPlacePodVerticalScalingExclusiveCPUs",
     "InPlacePodVerticalScalingExclusiveMemory",
     "KubeletInUserNamespace",
-    "KubeletTracing",
     "LocalStorageCapacityIsolationFSQuotaMonitoring",
     "LoggingAlphaOptions",
     "MemoryQoS",
@@ -116,7 +114,6 @@ const ABSENT: [&str; 34] = [
     "PodLogsQuerySplitStreams",
     "PodsAPI",
     "QOSReserved",
-    "RecoverVolumeExpansionFailure",
     "ReduceDefaultCrashLoopBackOffDecay",
     "RuntimeClassInImageCriApi",
     "SELinuxMount",
@@ -258,6 +255,9 @@ mod tests {
             (Some(true), Some(false))
         );
         assert_eq!((of("KubeletCrashLoopBackOffMax"), of("SidecarContainers")), (Some(true), Some(true)));
+        for there in ["CSIServiceAccountTokenSecrets", "KubeletTracing", "RecoverVolumeExpansionFailure"] {
+            assert_eq!(of(there), Some(true), "{there}");
+        }
         assert!(ABSENT.is_sorted() && ABSENT.iter().all(|name| gates.0.contains_key(name)));
     }
 
