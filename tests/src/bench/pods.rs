@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use self::floor::NullKubelet;
 use self::shape::PodShape;
 use self::steady::IdleNode;
-use super::traffic::Traffic;
+use super::traffic::{Connections, Traffic};
 use super::usage::{NodeUsage, available_memory, processor_time_of};
 use super::watch::{DEADLINE, Watch};
 use crate::cluster::audit::{self, AuditedRequest};
@@ -196,7 +196,7 @@ struct Meter<'a> {
     log: u64,
     api_server: Duration,
     node: Duration,
-    traffic: Traffic,
+    connections: Connections,
 }
 
 impl<'a> Meter<'a> {
@@ -206,7 +206,7 @@ impl<'a> Meter<'a> {
             log: audit::end(&cluster.audit_log())?,
             api_server: api_server_time(cluster)?,
             node: usage.processor_time()?,
-            traffic: traffic(cluster)?,
+            connections: connections(cluster)?,
         })
     }
 
@@ -215,7 +215,7 @@ impl<'a> Meter<'a> {
         round.requests = count(&asked, namespace);
         round.api_server = api_server_time(cluster)?.saturating_sub(self.api_server);
         round.node = self.usage.processor_time()?.saturating_sub(self.node);
-        round.traffic = traffic(cluster)?.since(self.traffic);
+        round.traffic = connections(cluster)?.since(&self.connections);
         Ok(())
     }
 }
@@ -322,16 +322,16 @@ pub(super) fn feed_at_once(kubectl: &Kubectl, all: &[Value]) -> Result<()> {
     })
 }
 
-/// Between the kubelet and the API server until now. None of the null kubelet's.
-fn traffic(cluster: &mut Cluster) -> Result<Traffic> {
+/// Of the kubelet to the API server. None of the null kubelet's.
+fn connections(cluster: &mut Cluster) -> Result<Connections> {
     let server = cluster.server();
     let port = server.rsplit(':').next().and_then(|port| port.parse().ok());
     let port = port.with_context(|| format!("{server} has no port"))?;
     if cluster.kubelet().is_err() {
-        return Ok(Traffic::default());
+        return Ok(Connections::default());
     }
-    let kubelet = daemons(cluster)?.first().map(|(_, pid)| Traffic::until_now(*pid, port));
-    kubelet.unwrap_or_else(|| Ok(Traffic::default()))
+    let kubelet = daemons(cluster)?.first().map(|(_, pid)| Connections::read(*pid, port));
+    kubelet.unwrap_or_else(|| Ok(Connections::default()))
 }
 
 /// Processor time of the API server until now.

@@ -39,11 +39,11 @@ pub(super) fn idle(cluster: &mut Cluster, usage: &NodeUsage, time: Duration) -> 
         let whole = ("whole node".to_owned(), usage.processor_time()?);
         daemons.iter().map(of).chain([Ok(whole)]).collect::<Result<BTreeMap<_, _>>>()
     };
-    let (log, bytes) = (audit::end(&cluster.audit_log())?, super::traffic(cluster)?);
+    let (log, connections) = (audit::end(&cluster.audit_log())?, super::connections(cluster)?);
     let (begun, before) = (Instant::now(), all()?);
     std::thread::sleep(time);
     let (took, after) = (begun.elapsed(), all()?);
-    let bytes = super::traffic(cluster)?.since(bytes);
+    let bytes = super::connections(cluster)?.since(&connections);
     let asked = audit::requests(&cluster.audit_log(), log, &format!("system:node:{NODE}"))?;
     let share = |(name, used): (String, Duration)| {
         let used = used.saturating_sub(before.get(&name).copied().unwrap_or_default());
