@@ -25,6 +25,7 @@ mod ownership_progress;
 mod payload;
 mod removal;
 mod sub_path;
+mod turns;
 
 pub use mounts::{keeps_out_of_swap, share};
 pub(crate) use nfs::NO_HELPER as NO_NFS_HELPER;

@@ -1,8 +1,6 @@
-//! Spans of this runtime's calls: whether there are any, under which names, and how long their end may take. Owns the
-//! exporter; the spans are made in [`crate::cri`]. Called by `runtime`.
+//! Spans of this runtime's calls: whether there are any, and under which names. Owns the exporter; the spans are made in [`crate::cri`]. Called by `runtime`.
 
 use std::sync::Mutex;
-use std::time::Duration;
 
 use gantry_base::mutex;
 use gantry_trace::endpoint::CollectorEndpoint;
@@ -12,9 +10,6 @@ use gantry_trace::sampler::Sampler;
 use gantry_trace::span::Tracer;
 
 use crate::config::RuntimeConfig;
-
-/// For spans that wait at the end; a collector that hangs holds up nobody longer.
-const LAST_SPANS: Duration = Duration::from_secs(2);
 
 /// Of the spans, and the service they are shown under.
 const NAME: &str = "gantry";
@@ -57,10 +52,8 @@ impl Spans {
     /// Sends what waits, for a moment.
     pub(crate) async fn end(&self) {
         let exporter = mutex::lock(&self.exporter).take();
-        if let Some(exporter) = exporter
-            && !exporter.shutdown(LAST_SPANS).await
-        {
-            tracing::warn!("the last spans may be lost: the collector did not take them within 2 seconds");
+        if let Some(exporter) = exporter {
+            exporter.end().await;
         }
     }
 }
@@ -82,19 +75,5 @@ mod tests {
             assert_eq!(spans.tracer().root("a call").unwrap().context().sampled, is_sampled);
         }
         assert_eq!(Spans::start(&config(Some("http://127.0.0.1:4317"), 0)).unwrap_err(), Unsupported);
-    }
-
-    /// A collector that takes the connection and says nothing.
-    #[tokio::test(start_paused = true)]
-    async fn the_last_spans_hold_up_the_end_for_a_moment_at_most() {
-        let hung = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let config = RuntimeConfig {
-            tracing_endpoint: Some(hung.local_addr().unwrap().to_string()),
-            tracing_sampling_rate_per_million: 1_000_000,
-            ..RuntimeConfig::default()
-        };
-        let spans = Spans::start(&config).unwrap().unwrap();
-        drop(spans.tracer().root("a call"));
-        assert!(tokio::time::timeout(LAST_SPANS * 2, spans.end()).await.is_ok());
     }
 }

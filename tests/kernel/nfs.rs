@@ -32,9 +32,9 @@ fn run(program: &str, arguments: &[&str]) -> Result<()> {
 }
 
 impl NfsServer {
-    /// Exports the folder to this machine; none where there is no server.
+    /// Exports the folder to this machine; none on a host, whose server is not a test's.
     fn start(export: &Path) -> Result<Option<Self>> {
-        if !Path::new(place::VM_MARK).exists() || !Path::new("/usr/sbin/rpc.nfsd").exists() {
+        if !Path::new(place::VM_MARK).exists() {
             return Ok(None);
         }
         fs::create_dir_all("/var/lib/nfs")?;

@@ -93,7 +93,9 @@ impl Kubelet {
         let (tracer, exporter) = spans::start(&self.config, &self.name)?.unzip();
         let started = self.start(reached, tracer, drain.clone()).await?;
         let ended = started.finish(drain).await;
-        spans::end(exporter).await;
+        if let Some(exporter) = exporter {
+            exporter.end().await;
+        }
         ended
     }
 

@@ -1,7 +1,5 @@
-//! Spans of this kubelet: whether there are any, under which names, and how long their end may take. Owns nothing: the
-//! exporter is the caller's. Called by [`super::run`].
-
-use std::time::Duration;
+//! Spans of this kubelet: whether there are any, and under which names. Owns nothing: the exporter is the
+//! caller's. Called by [`super::run`].
 
 use gantry_trace::endpoint::{self, CollectorEndpoint, Unsupported};
 use gantry_trace::export::{self, Exporter};
@@ -9,9 +7,6 @@ use gantry_trace::sampler::Sampler;
 use gantry_trace::span::Tracer;
 
 use crate::config::KubeletConfiguration;
-
-/// For spans that wait at the end; a collector that hangs holds up nobody longer.
-const LAST_SPANS: Duration = Duration::from_secs(2);
 
 /// Upstream's.
 const SCOPE: &str = "k8s.io/kubernetes/pkg/kubelet";
@@ -30,15 +25,6 @@ pub(super) fn start(
     let sampler = Sampler { per_million: u32::try_from(per_million).unwrap_or_default() };
     let resource = [("service.name", "kubelet"), ("host.name", name)];
     Ok(Some(export::start(&at, sampler, SCOPE, &resource)))
-}
-
-/// Sends what waits, for a moment.
-pub(super) async fn end(exporter: Option<Exporter>) {
-    if let Some(exporter) = exporter
-        && !exporter.shutdown(LAST_SPANS).await
-    {
-        tracing::warn!("the last spans may be lost: the collector did not take them within 2 seconds");
-    }
 }
 
 #[cfg(test)]
@@ -63,18 +49,5 @@ mod tests {
             assert!(!tracer.root("syncPod").unwrap().context().sampled);
         }
         assert_eq!(start(&configured(Some("unix-abstract:otel"), None), "node").unwrap_err(), Unsupported);
-    }
-
-    /// A collector that takes the connection and says nothing.
-    #[tokio::test(start_paused = true)]
-    async fn the_last_spans_hold_up_the_end_for_a_moment_at_most() {
-        end(None).await;
-        let hung = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = hung.local_addr().unwrap().to_string();
-        let (tracer, exporter) =
-            start(&configured(Some(&address), Some(1_000_000)), "node").unwrap().unwrap();
-        drop(tracer.root("syncPod"));
-        let ended = tokio::time::timeout(LAST_SPANS * 2, end(Some(exporter))).await;
-        assert!(ended.is_ok());
     }
 }

@@ -45,6 +45,7 @@ use super::medium::{Ground, ground, sizes_differ};
 use super::metrics::VolumeMetrics;
 use super::nfs::{FOLDER as NFS, NfsMount};
 use super::payload::payload;
+use super::turns::Turns;
 use super::{
     Count, Error, MappedDevice, MountsOf, VolumeWait, Volumes, WordsOf, atomic, env_file_source, host_path,
     mounts, orphans, ownership,
@@ -57,7 +58,6 @@ use crate::events::VolumeNotes;
 use crate::node::NodeInfo;
 use crate::timeline::Span;
 use claims::{Failed, Writers};
-use local::Turns;
 use nfs::NfsParts;
 use words::{read_words, words_below, words_path};
 

@@ -1,25 +1,19 @@
 //! Work on the files of a server, which may never answer: each piece in a thread of its own, so that those who share
-//! threads do not wait for it. Owns whose turn it is; what the work is says who hands it in. Called by [`super::host`].
+//! threads do not wait for it. Owns the threads; what the work is says who hands it in. Called by [`super::host`].
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::Path;
 use std::time::Duration;
 
-use tokio::sync::{Mutex as AsyncMutex, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Turns by folder: where work hangs, no second thread begins.
+use super::turns::Turns;
+
+/// Where work on a folder hangs, no second thread begins.
 #[derive(Debug, Clone, Default)]
-pub(super) struct OwnThreads(Arc<Mutex<BTreeMap<PathBuf, Arc<AsyncMutex<()>>>>>);
+pub(super) struct OwnThreads(Turns);
 
 impl OwnThreads {
-    fn turn(&self, folder: &Path) -> Arc<AsyncMutex<()>> {
-        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        turns.retain(|_, turn| Arc::strong_count(turn) > 1);
-        turns.entry(folder.to_owned()).or_default().clone()
-    }
-
     /// Does the work, which blocks, when no other for that folder is under way.
     ///
     /// # Errors
@@ -30,7 +24,7 @@ impl OwnThreads {
         patience: Duration,
         work: impl FnOnce() -> Result<T, String> + Send + 'static,
     ) -> Result<T, String> {
-        let turn = self.turn(folder);
+        let turn = self.0.of(folder);
         let done = async move {
             let turn = turn.lock_owned().await;
             let (tell, told) = oneshot::channel();

@@ -22,6 +22,8 @@ const BATCH: usize = 512;
 const SCHEDULE: Duration = Duration::from_secs(5);
 /// Of one request, the connection with it: the OTLP exporter's default.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// For spans that wait at the end of a process; a collector that hangs holds up nobody longer.
+const LAST_SPANS: Duration = Duration::from_secs(2);
 
 /// The task that sends. Dropped, it ends at once.
 #[derive(Debug)]
@@ -57,6 +59,13 @@ pub fn start(
 }
 
 impl Exporter {
+    /// At the end of a process: sends what waits, for 2 seconds at most. The log says where spans may be lost.
+    pub async fn end(self) {
+        if !self.shutdown(LAST_SPANS).await {
+            tracing::warn!("the last spans may be lost: the collector did not take them within 2 seconds");
+        }
+    }
+
     /// Sends what waits, for `bound` at most; then the task is gone. False where spans may be left.
     pub async fn shutdown(mut self, bound: Duration) -> bool {
         drop(self.stop.take());

@@ -153,3 +153,13 @@ fn the_rate_splits_trace_ids_by_their_low_63_bits() {
     assert!(ALL.samples(None, &id(u64::MAX)));
     assert!(!NONE.samples(None, &id(0)));
 }
+
+/// A collector that takes the connection and says nothing.
+#[tokio::test(start_paused = true)]
+async fn the_last_spans_hold_up_the_end_of_a_process_for_a_moment_at_most() {
+    let hung = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = hung.local_addr().unwrap().to_string();
+    let (tracer, exporter) = export::start(&at(&address), ALL, "kubelet", &[]);
+    drop(tracer.root("syncPod"));
+    assert!(tokio::time::timeout(Duration::from_secs(4), exporter.end()).await.is_ok());
+}

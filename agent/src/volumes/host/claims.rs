@@ -180,13 +180,7 @@ impl HostVolumes {
             _ if self.place_of(&pod.uid, &volume.name).is_some() => Ok(true),
             // What its owner has mounted already is not mounted again, whatever is asked of the node.
             VolumeBacking::HostPath { .. } | VolumeBacking::Csi(_) => Ok(false),
-            VolumeBacking::Nfs(wanted) => {
-                let path = self.nfs_target(&pod.uid, &wanted.name);
-                let look = move || {
-                    mounts::is_listed(&path).map_err(|error| format!("read the mount table: {error}"))
-                };
-                blocking(look).await
-            }
+            VolumeBacking::Nfs(wanted) => self.nfs.is_mounted(&self.nfs_target(&pod.uid, &wanted.name)).await,
             VolumeBacking::LocalBlock { volume, .. } => {
                 Ok(self.local_map(&pod.uid, volume).link.is_symlink())
             }

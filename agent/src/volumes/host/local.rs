@@ -1,38 +1,18 @@
 //! A folder of the node as a pod's volume: bound below the pod's own, and given to the pod's group by the first pod that has
-//! it. Owns whose turn it is with a folder and upstream's words for one that others have; who may have it is [`super::claims`]'.
+//! it. Owns the order and upstream's words for one that others have; who may have it is [`super::claims`]'.
 //! Called by [`super`].
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::path::Path;
 
 use gantry_base::mountinfo;
 use gantry_model::pod::Pod;
-use tokio::sync::Mutex as AsyncMutex;
 
 use super::super::ownership_progress::GroupChange;
 use super::{HostVolumes, blocking, make_folder, mounts};
 use crate::events::{Kind, Note};
-
-/// Folders that pods' volumes are being made of: the second waits for the first, as upstream.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Turns(Arc<Mutex<BTreeMap<PathBuf, Weak<AsyncMutex<()>>>>>);
-
-impl Turns {
-    fn of(&self, folder: &Path) -> Arc<AsyncMutex<()>> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|_, turn| turn.strong_count() > 0);
-        if let Some(turn) = all.get(folder).and_then(Weak::upgrade) {
-            return turn;
-        }
-        let turn = Arc::default();
-        all.insert(folder.to_owned(), Arc::downgrade(&turn));
-        turn
-    }
-}
 
 /// How a folder came to a pod.
 #[derive(Debug, PartialEq, Eq)]
@@ -54,6 +34,7 @@ impl HostVolumes {
         path: &Path,
         read_only: bool,
     ) -> Result<(), String> {
+        // The second pod waits for the first, as upstream.
         let turn = self.turns.of(folder);
         let _turn = turn.lock().await;
         let (source, target, pods) = (folder.to_owned(), path.to_owned(), self.pods.clone());
@@ -118,17 +99,5 @@ mod tests {
             "The requested fsGroup is 7, but the volume pv has GID 0. The volume may not be shareable.";
         assert_eq!(mismatch(Some(7), 0, "pv").as_deref(), Some(words));
         assert_eq!((mismatch(Some(7), 7, "pv"), mismatch(None, 7, "pv")), (None, None));
-    }
-
-    #[tokio::test]
-    async fn a_folder_is_one_pods_turn_and_forgotten_after_it() {
-        let (turns, disk) = (Turns::default(), Path::new("/disk"));
-        let (one, other) = (turns.of(disk), turns.of(Path::new("/other")));
-        let held = one.lock().await;
-        assert!(turns.of(disk).try_lock().is_err() && other.try_lock().is_ok());
-        drop(held);
-        drop((one, other));
-        assert!(turns.of(disk).try_lock().is_ok());
-        assert_eq!(turns.0.lock().unwrap().len(), 1);
     }
 }

@@ -91,7 +91,7 @@ impl NfsParts {
         blocking(move || work(&program)).await
     }
 
-    async fn is_mounted(&self, target: &Path) -> Result<bool, String> {
+    pub(super) async fn is_mounted(&self, target: &Path) -> Result<bool, String> {
         let target = target.to_owned();
         self.look(move |program| program.is_mounted(&target)).await
     }
@@ -218,7 +218,12 @@ impl HostVolumes {
     /// Whether the pod has a folder for volumes of servers, whoever made it.
     pub(super) async fn has_nfs_folder(&self, uid: &PodUid) -> Result<bool, String> {
         let folder = self.pod(uid).join("volumes").join(FOLDER);
-        blocking(move || Ok(folder.symlink_metadata().is_ok_and(|found| found.is_dir()))).await
+        blocking(move || match folder.symlink_metadata() {
+            Ok(found) => Ok(found.is_dir()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(format!("look for {}: {error}", folder.display())),
+        })
+        .await
     }
 
     /// Parts of exports, which keep them from being unmounted. The kernel asks the server for none of them: umount(8) would.
