@@ -21,6 +21,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use gantry_model::pod::placement::Term;
 use gantry_model::pod::token::TokenOf;
+use gantry_model::pod::volume::IscsiVolume;
 use gantry_model::pod::{Pod, PodUid};
 use tokio::sync::watch;
 
@@ -124,6 +125,8 @@ pub enum PersistentSource {
     },
     /// A volume of a CSI driver.
     Csi(Box<CsiSource>),
+    /// A disk of an iSCSI target.
+    Iscsi(Box<IscsiSource>),
     /// An export of an NFS server.
     Nfs(NfsSource),
     /// A kind that this node does not mount, by the API's name of its field.
@@ -162,6 +165,15 @@ pub struct NfsSource {
     pub server: String,
     /// Of the export.
     pub path: String,
+    /// Of the annotation, else of the PersistentVolume.
+    pub mount_options: Vec<String>,
+}
+
+/// A PersistentVolume of an iSCSI target. Its `readOnly` is nobody's: the claim in the pod says it, as upstream.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct IscsiSource {
+    /// As pods have such volumes of their own.
+    pub volume: IscsiVolume,
     /// Of the annotation, else of the PersistentVolume.
     pub mount_options: Vec<String>,
 }

@@ -210,6 +210,11 @@ pub(crate) fn holders(global: &Path, kernel: &dyn BlockKernel) -> Result<Vec<Pat
     Ok(found)
 }
 
+/// Whether the pod has a device bound in that folder, or is about to.
+pub(crate) fn holds(global: &Path, pod: &PodUid) -> bool {
+    global.join(pod.as_str()).symlink_metadata().is_ok()
+}
+
 /// In order; none where there is no such folder.
 ///
 /// # Errors

@@ -13,6 +13,7 @@
 
 mod admission;
 pub mod api;
+mod attachments;
 mod block;
 pub mod cgroups;
 pub mod checkpoint;

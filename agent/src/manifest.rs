@@ -10,6 +10,7 @@ mod device;
 mod env;
 mod faults;
 mod field;
+mod iscsi;
 mod meta;
 mod network;
 mod object;
@@ -283,6 +284,7 @@ fn without_cluster(pod: &Pod, path: &Path) -> Result<(), Error> {
             VolumeSource::Projected { .. }
             | VolumeSource::EmptyDir { .. }
             | VolumeSource::HostPath { .. }
+            | VolumeSource::Iscsi(_)
             | VolumeSource::Nfs(_)
             | VolumeSource::Image { .. } => {
                 continue;

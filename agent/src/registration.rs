@@ -41,8 +41,8 @@ use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::Client;
 use tokio::sync::watch;
 
+use crate::attachments::InUse;
 use crate::config::eviction::Threshold;
-use crate::csi::owner::InUse;
 use crate::devices::Amount;
 use crate::events::sink::Recorder;
 use crate::runtime::about::About;

@@ -5,13 +5,16 @@ mod atomic;
 mod claim;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
+mod disk;
 pub mod downward;
 mod env_file_source;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
 pub mod host;
 mod host_path;
+mod host_program;
 mod hosts_file;
+mod iscsi;
 mod labels;
 mod medium;
 mod metrics;
@@ -27,6 +30,7 @@ mod removal;
 mod sub_path;
 mod turns;
 
+pub(crate) use iscsi::NO_ISCSIADM;
 pub use mounts::{keeps_out_of_swap, share};
 pub(crate) use nfs::NO_HELPER as NO_NFS_HELPER;
 
@@ -139,6 +143,8 @@ pub enum VolumeOrigin {
     Driver(String),
     /// An NFS server: `SERVER:PATH`.
     Export(String),
+    /// An iSCSI target: `PORTAL IQN`.
+    Target(String),
 }
 
 /// Whose mounts are asked for.

@@ -29,6 +29,7 @@ mod handler_faults;
 mod harness;
 mod image_mounts;
 mod images;
+mod iscsi;
 mod isolation;
 mod kindnet;
 mod kubelet_api;

@@ -55,6 +55,10 @@ impl VolumeFixture {
         self.pods.first().context("a pod")
     }
 
+    pub(crate) fn pods(&self) -> &[Pod] {
+        &self.pods
+    }
+
     pub(crate) fn folder(&self) -> Result<PathBuf> {
         Ok(self.root.path().join("kubelet/pods").join(self.pod()?.uid.as_str()))
     }

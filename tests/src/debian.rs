@@ -207,6 +207,25 @@ pub fn nfs_tree(to: &Path) -> Result<()> {
     Ok(std::fs::remove_dir_all(to.join("usr/share"))?)
 }
 
+/// open-iscsi with udev, by whose links its disks are found, and their libraries that a host does not have.
+const ISCSI: [&str; 4] = ["libisns0", "libopeniscsiusr", "open-iscsi", "udev"];
+
+/// A folder with iscsid, iscsiadm and udevd.
+///
+/// # Errors
+/// As [`fetch`].
+pub fn iscsi_tree(to: &Path) -> Result<()> {
+    closure::fetch_alone("iscsi", &ISCSI, &folder())?;
+    extract(&closure::list_cached("iscsi", &folder())?, to)?;
+    for name in ["usr/share", "lib/udev/hwdb.d"] {
+        std::fs::remove_dir_all(to.join(name))?;
+    }
+    // The package has it as a link to what is at /bin in a whole system.
+    let udevd = to.join("lib/systemd/systemd-udevd");
+    std::fs::remove_file(&udevd)?;
+    Ok(std::os::unix::fs::symlink("../../bin/udevadm", &udevd)?)
+}
+
 /// Downloads packages without what they depend on, unless they are there, as the list `name`.
 ///
 /// # Errors

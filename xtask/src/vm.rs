@@ -4,8 +4,10 @@
 //! the tiers.
 
 pub(crate) mod disk;
+mod iscsi;
 mod kernel_package;
 mod nfs;
+mod packages;
 mod systemd;
 
 use std::ffi::OsString;
@@ -169,7 +171,7 @@ pub(crate) fn tests(programs: &Path, filter: Option<&str>, machine: VmKind) -> R
     let (mut cpio, binaries) = payload(&kernel::KERNEL, programs)?;
     add_criu(&mut cpio)?;
     if machine == VmKind::Small {
-        nfs::add(&mut cpio)?;
+        add_storage(&mut cpio)?;
     }
     match filter {
         Some(filter) => checked_boot(cpio, &script(&binaries, &[filter.to_owned()]), machine, None, End::Off),
@@ -181,7 +183,7 @@ pub(crate) fn tests(programs: &Path, filter: Option<&str>, machine: VmKind) -> R
 pub(crate) fn tests_and_reboots(programs: &Path) -> Result<Counts> {
     let (mut cpio, binaries) = payload(&kernel::KERNEL, programs)?;
     add_criu(&mut cpio)?;
-    nfs::add(&mut cpio)?;
+    add_storage(&mut cpio)?;
     let tests = by_modules(programs, &cpio, &binaries, VmKind::Small)?.into_iter().map(|job| {
         let repeated = move || {
             let counts = job()?;
@@ -328,6 +330,12 @@ fn payload(targets: &[&str], programs: &Path) -> Result<(Cpio, Vec<String>)> {
     Ok((cpio, names))
 }
 
+/// Servers of volumes and their clients.
+fn add_storage(cpio: &mut Cpio) -> Result<()> {
+    nfs::add(cpio)?;
+    iscsi::add(cpio)
+}
+
 /// A criu that finds its libraries, out of the way of those who want a machine without.
 fn add_criu(cpio: &mut Cpio) -> Result<()> {
     let scratch = tempfile::Builder::new().prefix("gantry-vm-").tempdir()?;
@@ -436,8 +444,11 @@ fn machine_of(
     cpio.file("/gantry/command", 0o644, command.as_bytes())?;
     cpio.file("/gantry/end", 0o644, end.script().as_bytes())?;
     cpio.file(place::VM_MARK, 0o644, b"")?;
-    let of_kind: &[&str] = if machine == VmKind::Small { &nfs::MODULES } else { &[] };
-    add_modules(&mut cpio, &kernel, of_kind)?;
+    let of_kind = match machine {
+        VmKind::Small => [&nfs::MODULES[..], &iscsi::MODULES].concat(),
+        VmKind::Systemd | VmKind::Hybrid => Vec::new(),
+    };
+    add_modules(&mut cpio, &kernel, &of_kind)?;
     let initrd = scratch.join("initramfs");
     std::fs::write(&initrd, cpio.finish()?)?;
     Ok(qemu(&kernel, &initrd, append, hardware))

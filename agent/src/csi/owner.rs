@@ -23,20 +23,19 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, join_all};
 use gantry_model::pod::{Pod, PodUid};
-use k8s_openapi::api::core::v1::Node;
-use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, watch};
-use tokio::time::timeout;
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use super::drivers::Drivers;
 use super::files::{DevicePlace, Found, FoundDevice, FoundMount, Mounts, Places};
 use super::steps::{self, Published, StepError, Steps, WantedVolume};
 use super::volume::{Facts, Outcome, Step, Volume};
 use crate::api::Api;
+use crate::attachments::{Attachments, InUse};
 use crate::block::BlockKernel;
 use crate::events::VolumeNotes;
 use crate::timeline::Span;
-pub(crate) use told::{InUse, MountError, NodeSeen, Wait};
-use told::{Retry, Stages, Waits, refusal};
+pub(crate) use told::{MountError, Retry, Wait};
+use told::{Stages, Waits, refusal};
 
 /// How long a pod's turn waits for the controller; then the pod asks again.
 const ATTACH_LOOK: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 5_000 });
@@ -64,8 +63,7 @@ struct OwnerParts {
     slots: Mutex<BTreeMap<String, Slot>>,
     waits: Waits,
     stages: Stages,
-    in_use: watch::Sender<InUse>,
-    seen: watch::Sender<NodeSeen>,
+    attachments: Attachments,
     notes: VolumeNotes,
     /// What an earlier kubelet has left and nobody can read.
     unread: Mutex<Vec<String>>,
@@ -122,8 +120,7 @@ impl CsiVolumes {
             slots: Mutex::new(slots),
             waits: Waits::default(),
             stages: Stages::default(),
-            in_use: watch::channel(InUse::default()).0,
-            seen: watch::channel(NodeSeen::default()).0,
+            attachments: Attachments::default(),
             notes: VolumeNotes::default(),
             unread: Mutex::new(found.unread),
         };
@@ -137,19 +134,9 @@ impl CsiVolumes {
         self.shared.drivers.clone()
     }
 
-    /// What the Node's status is to say.
-    pub(crate) fn in_use(&self) -> watch::Receiver<InUse> {
-        self.shared.in_use.subscribe()
-    }
-
-    /// What it does say.
-    pub(crate) fn see_node(&self, node: &Node) {
-        let new = NodeSeen::of(node);
-        self.shared.seen.send_if_modified(|old| {
-            let is_other = *old != new;
-            *old = new;
-            is_other
-        });
+    /// What the Node's status says of volumes, and is to say.
+    pub(crate) fn attachments(&self) -> &Attachments {
+        &self.shared.attachments
     }
 
     /// What happens to volumes of pods.
@@ -202,11 +189,7 @@ impl CsiVolumes {
                 None => drop(new.perhaps.insert(key.clone())),
             }
         }
-        self.shared.in_use.send_if_modified(|old| {
-            let is_other = *old != new;
-            *old = new;
-            is_other
-        });
+        self.shared.attachments.tell(super::PLUGIN, new);
     }
 
     /// The volume's slot, made when there is none, with the pod in it.
@@ -349,15 +332,7 @@ impl CsiVolumes {
 
     /// Until the node's status says that the volume is in use and attached.
     async fn attached(&self, key: &str, wanted: &WantedVolume) -> Result<(), StepError> {
-        let mut seen = self.shared.seen.subscribe();
-        let both = seen.wait_for(|seen| seen.in_use.contains(key) && seen.attached.contains(key));
-        if matches!(timeout(ATTACH_LOOK, both).await, Ok(Ok(_))) {
-            return Ok(());
-        }
-        let why = match self.shared.seen.borrow().in_use.contains(key) {
-            false => "Volume has not been added to the list of VolumesInUse in the node's volume status",
-            true => "Volume not attached according to node status",
-        };
+        let Err(why) = self.shared.attachments.attached(key, ATTACH_LOOK).await else { return Ok(()) };
         Err(StepError::before(told::WAITS, format!("{why} for volume {:?}", wanted.name)))
     }
 

@@ -100,6 +100,7 @@ fn is_on_disk(source: &VolumeSource) -> bool {
         | VolumeSource::Claim { .. }
         | VolumeSource::Csi(_)
         | VolumeSource::Migrated(_)
+        | VolumeSource::Iscsi(_)
         | VolumeSource::Nfs(_)
         | VolumeSource::Image { .. } => false,
     }

@@ -107,6 +107,7 @@ fn is_local(source: &VolumeSource) -> bool {
         VolumeSource::Claim { .. }
         | VolumeSource::Csi(_)
         | VolumeSource::Migrated(_)
+        | VolumeSource::Iscsi(_)
         | VolumeSource::Nfs(_)
         | VolumeSource::Image { .. } => false,
     }

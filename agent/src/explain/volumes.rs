@@ -4,7 +4,7 @@ use super::Finding;
 use super::decide::{line, newest};
 use super::look::ExplainInputs;
 use crate::timeline::render::millis;
-use crate::volumes::{NO_NFS_HELPER, VolumeOrigin, VolumeWait};
+use crate::volumes::{NO_ISCSIADM, NO_NFS_HELPER, VolumeOrigin, VolumeWait};
 
 /// A volume that is not there keeps every container waiting.
 pub(super) fn explain(facts: &ExplainInputs<'_>) -> Vec<Finding> {
@@ -27,7 +27,7 @@ fn cause_of(message: &str) -> (&'static str, &'static str) {
     if message.contains("which this node does not mount") {
         return (
             "its PersistentVolume is of a kind that this node does not mount",
-            "use a PersistentVolume of the kind hostPath, local, nfs or csi",
+            "use a PersistentVolume of the kind hostPath, local, nfs, iscsi or csi",
         );
     }
     ("a volume cannot be made", "mend what the message below names: the path, the ConfigMap, the Secret")
@@ -48,6 +48,7 @@ fn of_wait(wait: &VolumeWait) -> Finding {
     let (whose, (what, remedy)) = match from {
         VolumeOrigin::Driver(driver) => (format!("the CSI driver {driver}"), of_driver(step, why)),
         VolumeOrigin::Export(source) => (format!("the NFS server at {source}"), of_server(why)),
+        VolumeOrigin::Target(target) => (format!("the iSCSI target {target}"), of_target(step, why)),
     };
     let nanos = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
     let cause = format!("volume {volume:?} of {whose} {what}, for {} so far ({step})", millis(nanos));
@@ -85,6 +86,44 @@ fn of_server(why: &str) -> (&'static str, &'static str) {
         "is not mounted",
         "see whether the server runs and this node reaches its port 2049 (NFS 3: 111 and mountd's, too)",
     )
+}
+
+/// What iscsiadm and the programs of file systems say, in short, and what to do.
+fn of_target(step: &str, why: &str) -> (&'static str, &'static str) {
+    let has = |words: &[&str]| words.iter().any(|word| why.contains(word));
+    if has(&[NO_ISCSIADM]) {
+        return (
+            "cannot be reached: this node has no iscsiadm",
+            "install open-iscsi (Debian, Ubuntu) or iscsi-initiator-utils (other distributions) on this node",
+        );
+    }
+    if has(&["authorization failure", "authentication failure", "couldn't get secret"]) {
+        return (
+            "is refused by its target",
+            "see the Secret with the names and passwords of CHAP, and whom the target lets in",
+        );
+    }
+    if has(&["Timed out waiting for device"]) {
+        return (
+            "has no device on this node",
+            "see whether the target has that LUN for this initiator, and whether udev runs here",
+        );
+    }
+    match step {
+        "VerifyControllerAttachedVolume" => (
+            "is not attached to this node",
+            "the cluster's controller manager attaches it: `kubectl get node NODE -o jsonpath={.status.volumesAttached}`",
+        ),
+        "MountVolume.MountDevice" => (
+            "cannot be mounted",
+            "the words below say which program failed: blkid, fsck, mkfs or mount; no disk with something on it is made anew",
+        ),
+        "MountVolume.WaitForAttach" | "MapVolume.WaitForAttach" => (
+            "cannot be reached",
+            "see whether the target runs, this node reaches its portal, and iscsid runs here",
+        ),
+        _ => ("is not there", "the words below say why"),
+    }
 }
 
 /// One that a driver is to mount: which step, and what came of it last.
@@ -160,6 +199,37 @@ mod tests {
             assert!(found.cause.ends_with(&format!("for 61.000 s so far ({step})")), "{}", found.cause);
             assert!(found.remedy.contains(remedy), "{}", found.remedy);
             assert_eq!(found.evidence, [why]);
+        }
+    }
+
+    #[test]
+    fn a_pod_that_waits_for_a_target_is_told_which_and_what_to_do() {
+        let wait = |step, why: &str| VolumeWait {
+            volume: "data".to_owned(),
+            from: VolumeOrigin::Target("10.0.0.1:3260 iqn.2003-01.io.k8s:a".to_owned()),
+            step,
+            why: why.to_owned(),
+            since: Duration::from_secs(61),
+        };
+        let (attach, mount) = ("MountVolume.WaitForAttach", "MountVolume.MountDevice");
+        for (step, why, cause, remedy) in [
+            (attach, NO_ISCSIADM, "has no iscsiadm", "open-iscsi"),
+            (attach, "iSCSI login failed due to authorization failure", "is refused", "CHAP"),
+            (
+                attach,
+                "Timed out waiting for device at path /dev/disk/by-path/x after 30s",
+                "no device",
+                "LUN",
+            ),
+            (attach, "iscsiadm: No portals found", "cannot be reached", "iscsid"),
+            (mount, "'fsck' found errors on device", "cannot be mounted", "made anew"),
+            ("VerifyControllerAttachedVolume", "Volume not attached", "is not attached", "volumesAttached"),
+            ("MountVolume.SetUp", "mount failed", "is not there", "below"),
+        ] {
+            let found = of_wait(&wait(step, why));
+            let begins = "volume \"data\" of the iSCSI target 10.0.0.1:3260 iqn.2003-01.io.k8s:a ";
+            assert!(found.cause.starts_with(begins) && found.cause.contains(cause), "{}", found.cause);
+            assert!(found.remedy.contains(remedy), "{}", found.remedy);
         }
     }
 

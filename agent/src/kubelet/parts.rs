@@ -320,7 +320,7 @@ impl Parts<'_> {
             machine: machine::read(&PathBuf::from(&self.flags.root_dir))?,
             addresses: Arc::new(HostAddresses),
             volumes: self.deps.volumes.clone(),
-            volumes_in_use: self.csi.in_use(),
+            volumes_in_use: self.csi.attachments().in_use(),
             recorder,
             clock: self.deps.clock.clone(),
             devices: self.deps.devices.amounts(),
@@ -344,13 +344,14 @@ impl Parts<'_> {
         let (admission_in, admission) = watch::channel(None);
         agent.admit_by(admission);
         let (known_in, known) = watch::channel(None);
-        let (names, ips, csi) = (self.names.clone(), self.ips.clone(), self.csi.clone());
+        let (names, ips, attachments) =
+            (self.names.clone(), self.ips.clone(), self.csi.attachments().clone());
         let labels = self.labels.clone();
         tokio::spawn(async move {
             loop {
                 let now = node.borrow_and_update().clone();
                 if let Some(node) = &now {
-                    csi.see_node(node);
+                    attachments.see_node(node);
                     let now = node.metadata.labels.clone().unwrap_or_default();
                     labels.send_if_modified(|old| replace(old, Some(now)));
                     admission_in.send_replace(Some(Arc::new(api::node(node, &rules))));

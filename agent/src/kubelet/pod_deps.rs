@@ -96,7 +96,11 @@ fn volumes(
     let (places, mounts) = (volumes.csi_places(), Arc::new(Table));
     let (drivers, kernel) = (Drivers::new(metrics.clone()), Arc::new(Kernel));
     let csi = CsiVolumes::open(api.clone(), drivers, mounts, kernel, places, &node.name);
-    (volumes.with_csi(csi.clone()).counted_in(metrics.clone()), csi)
+    let volumes = volumes.with_csi(csi.clone()).counted_in(metrics.clone());
+    if let Err(why) = volumes.begin() {
+        tracing::error!(why, "disks that an earlier kubelet has left stay");
+    }
+    (volumes, csi)
 }
 
 impl Setup<'_> {

@@ -141,7 +141,7 @@ metadata: {name: Web}
 spec:
   restartPolicy: Sometimes
   volumes:
-  - {name: v, iscsi: {targetPortal: a, iqn: b, lun: 0}}
+  - {name: v, fc: {targetWWNs: [a], lun: 0}}
   containers:
   - name: web
     comand: [a]
@@ -170,7 +170,7 @@ items:
     let expected = [
         ("3:12", "metadata.name: Invalid value"),
         ("5:3", "spec.restartPolicy: Unsupported value"),
-        ("7:15", "spec.volumes[0].iscsi is not supported yet"),
+        ("7:15", "spec.volumes[0].fc is not supported yet"),
         ("9:5", "spec.containers[0].image: Required value"),
         ("10:5", "spec.containers[0].comand: unknown field (did you mean \"command\"?)"),
         ("12:7", "spec.containers[0].ports[0].containerPort: wrong type"),
@@ -216,7 +216,7 @@ fn known_fields_that_are_not_honoured_are_refused() {
         ("readinessGates", "[{conditionType: a}]"),
         ("overhead", "{cpu: 1}"),
         ("schedulingGates", "[{name: a}]"),
-        ("volumes", "[{name: v, iscsi: {targetPortal: a, iqn: b, lun: 0}}]"),
+        ("volumes", "[{name: v, fc: {targetWWNs: [a], lun: 0}}]"),
     ] {
         let text = error(&with_spec(field, value));
         assert!(text.starts_with("pod.yaml:5:"), "{text}");

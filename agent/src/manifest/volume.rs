@@ -18,6 +18,7 @@ use super::field::{
     CONFIG_KEY, DNS_LABEL, FieldError, ManifestSource, Result, check, descending_path, duplicate, forbidden,
     invalid, invalid_plain, no_backsteps, not_found, one_of, refuse_set, required, required_because,
 };
+use super::iscsi;
 use crate::api::cluster::migration::inline;
 
 /// Of files in ConfigMap, Secret, projected and downwardAPI volumes.
@@ -67,6 +68,7 @@ fn source_of(
         ephemeral,
         host_path,
         image,
+        iscsi,
         nfs,
         persistent_volume_claim,
         projected,
@@ -86,7 +88,6 @@ fn source_of(
         flocker,
         git_repo,
         glusterfs,
-        iscsi,
         photon_persistent_disk,
         quobyte,
         rbd,
@@ -100,7 +101,6 @@ fn source_of(
         ("flocker", flocker.is_some()),
         ("gitRepo", git_repo.is_some()),
         ("glusterfs", glusterfs.is_some()),
-        ("iscsi", iscsi.is_some()),
         ("photonPersistentDisk", photon_persistent_disk.is_some()),
         ("quobyte", quobyte.is_some()),
         ("rbd", rbd.is_some()),
@@ -125,6 +125,7 @@ fn source_of(
     take("emptyDir", empty_dir.map(|s| empty_dir_of(&format!("{at}.emptyDir"), s, source)))?;
     take("hostPath", host_path.map(|s| host_path_of(&format!("{at}.hostPath"), s)))?;
     take("image", image.map(|s| image_of(&format!("{at}.image"), s)))?;
+    take("iscsi", iscsi.map(|s| iscsi::source_of(&format!("{at}.iscsi"), s)))?;
     take("nfs", nfs.map(|s| nfs_of(&format!("{at}.nfs"), s)))?;
     let claim = persistent_volume_claim;
     take("persistentVolumeClaim", claim.map(|s| claim_of(&format!("{at}.persistentVolumeClaim"), s)))?;

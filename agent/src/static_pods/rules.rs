@@ -109,6 +109,7 @@ fn reference(pod: &Pod) -> Option<&'static str> {
             | VolumeSource::Image { .. }
             | VolumeSource::Csi(_)
             | VolumeSource::Migrated(_)
+            | VolumeSource::Iscsi(_)
             | VolumeSource::Nfs(_)
             | VolumeSource::Claim { .. } => &[],
         })
@@ -133,6 +134,7 @@ fn reference(pod: &Pod) -> Option<&'static str> {
             | VolumeSource::HostPath { .. }
             | VolumeSource::Csi(_)
             | VolumeSource::Migrated(_)
+            | VolumeSource::Iscsi(_)
             | VolumeSource::Nfs(_)
             | VolumeSource::Image { .. } => None,
         }),

@@ -8,8 +8,9 @@ use gantry_model::pod::Pod;
 use gantry_model::pod::placement::Term;
 use gantry_model::pod::volume::{ClaimRef, HostPathType, Volume, VolumeSource};
 
+use super::iscsi::IscsiDisk;
 use super::nfs::NfsMount;
-use crate::api::{Api, Claim, NfsSource, PersistentSource};
+use crate::api::{Api, Claim, IscsiSource, NfsSource, PersistentSource};
 use crate::csi::expand::Expansion;
 use crate::csi::steps::{WantedClaim, WantedVolume};
 
@@ -39,6 +40,8 @@ pub(super) enum VolumeBacking {
     },
     /// A driver mounts it below the pod's volumes, or makes a device of it.
     Csi(Box<WantedVolume>),
+    /// A target's disk, bound below the pod's volumes, or mapped as a device.
+    Iscsi(Box<IscsiDisk>),
     /// A server's export, mounted below the pod's volumes.
     Nfs(Box<NfsMount>),
 }
@@ -49,6 +52,7 @@ impl VolumeBacking {
         match self {
             Self::LocalBlock { .. } => true,
             Self::Csi(wanted) => wanted.block,
+            Self::Iscsi(disk) => disk.block,
             Self::HostPath { .. } | Self::Local { .. } | Self::Nfs(_) => false,
         }
     }
@@ -92,6 +96,7 @@ pub(super) async fn find(
             wanted.read_only = read_only;
             wanted.own_name.clone_from(&volume.name);
         }
+        VolumeBacking::Iscsi(disk) => disk.of.read_only = read_only,
         VolumeBacking::Nfs(wanted) => wanted.read_only = read_only,
         VolumeBacking::HostPath { .. } | VolumeBacking::Local { .. } | VolumeBacking::LocalBlock { .. } => {}
     }
@@ -208,15 +213,20 @@ fn backing_of(
                 read_only: false,
             })))
         }
+        PersistentSource::Iscsi(source) => {
+            let IscsiSource { volume, mount_options } = (**source).clone();
+            let (name, options) = (name.to_owned(), mount_options);
+            Ok(VolumeBacking::Iscsi(Box::new(IscsiDisk { name, of: volume, options, one_pod, block })))
+        }
         PersistentSource::Wrong(why) => Err(why.clone()),
         PersistentSource::Other(kind) => Err(format!(
-            "PV {name:?} is of kind {kind}, which this node does not mount: use a hostPath, local, nfs or csi volume"
+            "PV {name:?} is of kind {kind}, which this node does not mount: use a hostPath, local, nfs, iscsi or csi volume"
         )),
     }
 }
 
 fn no_devices(name: &str, kind: &str) -> String {
-    format!("PV {name:?} is of kind {kind}, which has no block devices: use a local or csi volume")
+    format!("PV {name:?} is of kind {kind}, which has no block devices: use a local, iscsi or csi volume")
 }
 
 #[cfg(test)]
@@ -323,17 +333,14 @@ mod tests {
         let api = FakeApi::default();
         api.put_volume("pv", local());
         let unbound = Claim { bound: false, ..usable() };
-        api.put_volume("iscsi", of(PersistentSource::Other("iscsi".into())));
+        api.put_volume("fc", of(PersistentSource::Other("fc".into())));
         for (claim, why) in [
             (None, "failed to fetch PVC from API server: persistentvolumeclaim \"c\" not found"),
             (Some(unbound), "PVC is not bound"),
             (Some(Claim { deleted: true, ..usable() }), "PVC is being deleted"),
             (Some(Claim { volume: "gone".into(), ..usable() }), "persistentvolume \"gone\" not found"),
             (Some(Claim { uid: "v".into(), ..usable() }), "does not point to the PVC \"c\" (UID \"v\")"),
-            (
-                Some(Claim { volume: "iscsi".into(), ..usable() }),
-                "of kind iscsi, which this node does not mount",
-            ),
+            (Some(Claim { volume: "fc".into(), ..usable() }), "of kind fc, which this node does not mount"),
         ] {
             if let Some(claim) = claim {
                 api.put_claim("c", claim);

@@ -6,6 +6,7 @@
 //! ROOT/pods/UID/volumes/kubernetes.io~local-volume/PV   a folder of the node, bound
 //! ROOT/pods/UID/volumes/kubernetes.io~csi/PV/mount          mounted by a driver
 //! ROOT/pods/UID/volumes/kubernetes.io~nfs/NAME              mounted by mount(8)
+//! ROOT/pods/UID/volumes/kubernetes.io~iscsi/NAME            a disk of a target, bound
 //! ROOT/pods/UID/volumeDevices/PLUGIN/PV        links to devices: `block`, and [`crate::csi`]
 //! ROOT/pods/UID/plugins/kubernetes.io~empty-dir/NAME/ready
 //! ROOT/pods/UID/volume-subpaths/NAME/CONTAINER/INDEX
@@ -19,8 +20,11 @@ mod block;
 mod claims;
 mod container_mounts;
 mod csi;
+mod iscsi;
 mod local;
 mod nfs;
+mod served;
+mod waits;
 mod words;
 
 use std::collections::BTreeMap;
@@ -40,6 +44,7 @@ use gantry_model::pod::{Container, Pod, PodUid};
 
 use super::atomic::Payload;
 use super::claim::VolumeBacking;
+use super::iscsi::{FOLDER as ISCSI, IscsiDisk};
 use super::labels::LabelPolicy;
 use super::medium::{Ground, ground, sizes_differ};
 use super::metrics::VolumeMetrics;
@@ -58,7 +63,9 @@ use crate::events::VolumeNotes;
 use crate::node::NodeInfo;
 use crate::timeline::Span;
 use claims::{Failed, Writers};
-use nfs::NfsParts;
+use iscsi::IscsiParts;
+use served::ServedParts;
+use waits::Waits;
 use words::{read_words, words_below, words_path};
 
 const EMPTY_DIR: &str = "kubernetes.io~empty-dir";
@@ -82,7 +89,10 @@ pub struct HostVolumes {
     writers: Writers,
     /// None without a cluster.
     csi: Option<CsiVolumes>,
-    nfs: NfsParts,
+    /// For volumes whose files are not this machine's.
+    served: ServedParts,
+    iscsi: IscsiParts,
+    waits: Waits,
     tally: VolumeMetrics,
     blocks: Arc<dyn BlockKernel>,
     /// What happens to volumes.
@@ -124,7 +134,9 @@ impl HostVolumes {
             claims,
             writers,
             csi: None,
-            nfs: NfsParts::default(),
+            served: ServedParts::default(),
+            iscsi: IscsiParts::default(),
+            waits: Waits::default(),
             tally,
             blocks: Arc::new(Kernel),
             notes: VolumeNotes::default(),
@@ -166,6 +178,9 @@ impl HostVolumes {
             VolumeSource::Nfs(of) => {
                 found = Some(VolumeBacking::Nfs(Box::new(NfsMount::own(&volume.name, of))));
             }
+            VolumeSource::Iscsi(of) => {
+                found = Some(VolumeBacking::Iscsi(Box::new(IscsiDisk::own(&volume.name, of))));
+            }
             VolumeSource::EmptyDir { .. } | VolumeSource::HostPath { .. } | VolumeSource::Image { .. } => {}
         }
         Ok(Ready { volume, files, place: found })
@@ -195,6 +210,10 @@ impl HostVolumes {
                 }
                 Ok(Ready { place: Some(VolumeBacking::Nfs(wanted)), .. }) => {
                     mounting.push(Box::pin(self.mount_nfs(pod, volume, wanted, begun)));
+                    continue;
+                }
+                Ok(Ready { place: Some(VolumeBacking::Iscsi(wanted)), .. }) => {
+                    mounting.push(Box::pin(self.mount_iscsi(pod, volume, wanted, begun)));
                     continue;
                 }
                 Ok(Ready { place: Some(VolumeBacking::LocalBlock { path, volume }), .. }) => {
@@ -233,12 +252,13 @@ impl HostVolumes {
                     VolumeBacking::Local { .. }
                     | VolumeBacking::LocalBlock { .. }
                     | VolumeBacking::Csi(_)
+                    | VolumeBacking::Iscsi(_)
                     | VolumeBacking::Nfs(_),
                 )
                 | None => Err("the claim was not looked up".to_owned()),
             },
             VolumeSource::Csi(_) | VolumeSource::Migrated(_) => Err("its driver was not asked".to_owned()),
-            VolumeSource::Nfs(_) => Err("its server was not asked".to_owned()),
+            VolumeSource::Nfs(_) | VolumeSource::Iscsi(_) => Err("its server was not asked".to_owned()),
             VolumeSource::HostPath { kind, .. } => host_path::check(&path, kind),
             // The runtime's: nothing of it is a folder of the pod.
             VolumeSource::Image { .. } => Ok(()),
@@ -276,6 +296,8 @@ fn path_of(pod_folder: &Path, volume: &Volume, place: Option<&VolumeBacking>) ->
         }
         (VolumeSource::Claim { .. }, Some(VolumeBacking::Nfs(wanted))) => (NFS, &wanted.name),
         (VolumeSource::Nfs(_), _) => (NFS, &volume.name),
+        (VolumeSource::Claim { .. }, Some(VolumeBacking::Iscsi(disk))) => (ISCSI, &disk.name),
+        (VolumeSource::Iscsi(_), _) => (ISCSI, &volume.name),
         (VolumeSource::Claim { .. }, None) => {
             return Err(format!("volume {:?} has not been set up", volume.name));
         }
@@ -437,6 +459,7 @@ impl Volumes for HostVolumes {
             VolumeBacking::HostPath { .. }
             | VolumeBacking::LocalBlock { .. }
             | VolumeBacking::Csi(_)
+            | VolumeBacking::Iscsi(_)
             | VolumeBacking::Nfs(_) => None,
         }
     }
@@ -450,7 +473,7 @@ impl Volumes for HostVolumes {
             self.claims.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
             self.notes.take(uid);
             self.writers.give_back(uid);
-            self.forget_nfs(uid);
+            self.waits.forget(uid);
             self.api.forget(uid);
             Ok(())
         })
@@ -469,7 +492,7 @@ impl Volumes for HostVolumes {
     }
 
     fn waits(&self, uid: &PodUid) -> Vec<VolumeWait> {
-        self.csi_waits(uid).into_iter().chain(self.nfs_waits(uid)).collect()
+        self.csi_waits(uid).into_iter().chain(self.waits.of(uid)).collect()
     }
 
     fn counts(&self) -> BTreeMap<String, Count> {

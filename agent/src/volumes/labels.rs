@@ -95,9 +95,14 @@ pub(super) fn are_given(source: &VolumeSource, place: Option<&VolumeBacking>) ->
     match source {
         VolumeSource::EmptyDir { .. } | VolumeSource::Projected { .. } => true,
         VolumeSource::Claim { read_only, .. } => {
-            !read_only && matches!(place, Some(VolumeBacking::Local { .. } | VolumeBacking::Csi(_)))
+            !read_only
+                && matches!(
+                    place,
+                    Some(VolumeBacking::Local { .. } | VolumeBacking::Csi(_) | VolumeBacking::Iscsi(_))
+                )
         }
         VolumeSource::Csi(of) => !of.read_only,
+        VolumeSource::Iscsi(of) => !of.read_only,
         VolumeSource::Migrated(_) => true,
         VolumeSource::HostPath { .. } | VolumeSource::Nfs(_) | VolumeSource::Image { .. } => false,
     }

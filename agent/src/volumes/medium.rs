@@ -41,6 +41,7 @@ pub(super) fn ground(pod: &Pod, source: &VolumeSource, node: i64) -> Result<Grou
         | VolumeSource::Claim { .. }
         | VolumeSource::Csi(_)
         | VolumeSource::Migrated(_)
+        | VolumeSource::Iscsi(_)
         | VolumeSource::Nfs(_)
         | VolumeSource::Image { .. } => Ok(Ground::Folder),
     }

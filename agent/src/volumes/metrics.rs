@@ -40,6 +40,9 @@ fn plugin(volume: &Volume, place: Option<&VolumeBacking>) -> Option<String> {
         (VolumeSource::Nfs(_), _) | (VolumeSource::Claim { .. }, Some(VolumeBacking::Nfs(_))) => {
             "kubernetes.io/nfs"
         }
+        (VolumeSource::Iscsi(_), _) | (VolumeSource::Claim { .. }, Some(VolumeBacking::Iscsi(_))) => {
+            "kubernetes.io/iscsi"
+        }
         (VolumeSource::Claim { .. }, None) | (VolumeSource::Migrated(_), _) => return None,
         (VolumeSource::Csi(of), _) => return Some(format!("kubernetes.io/csi:{}", of.driver)),
         (VolumeSource::Image { .. }, _) => "kubernetes.io/image",

@@ -69,6 +69,11 @@ pub(super) fn copies<'a>(mounts: &'a [MountInfo], folder: &Path) -> impl Iterato
     mounts.iter().filter(move |mount| is_same(mount).is_some()).map(|mount| mount.point.as_path())
 }
 
+/// The same, as they are now.
+pub(super) fn list_copies(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    Ok(copies(&mountinfo::own()?, folder).map(Path::to_owned).collect())
+}
+
 /// Lets mounts below a kubelet's root reach others and theirs reach it: mounts of Bidirectional and
 /// HostToContainer need that. A root that is no mount becomes one, with all that is mounted below it.
 ///

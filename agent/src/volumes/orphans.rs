@@ -7,18 +7,19 @@ use std::path::Path;
 
 use gantry_model::pod::PodUid;
 
-use super::nfs;
 use super::removal::Mounts;
+use super::{iscsi, nfs};
 use crate::block;
 use crate::csi::files::FOLDER;
 
 /// Plugins whose volumes are gone when they are unmounted and their folders removed. Others have
 /// something elsewhere to be told: a driver, a device.
-const OWN: [&str; 8] = [
+const OWN: [&str; 9] = [
     "kubernetes.io~configmap",
     "kubernetes.io~downward-api",
     "kubernetes.io~empty-dir",
     "kubernetes.io~host-path",
+    iscsi::FOLDER,
     "kubernetes.io~local-volume",
     nfs::FOLDER,
     "kubernetes.io~projected",
@@ -39,10 +40,11 @@ const CSI_DEVICES: &str = "kubernetes.io/csi";
 pub(super) fn foreign(pods: &Path, plugins: &Path, mounts: &dyn Mounts, csi: bool) -> Result<bool, String> {
     let below =
         |folder: &Path| mounts.below(folder).map_err(|error| format!("read the mount table: {error}"));
-    let local = plugins.join(LOCAL_DEVICES);
+    let own = [LOCAL_DEVICES, iscsi::PLUGIN].map(|plugin| plugins.join(plugin));
+    let is_own = |point: &Path| own.iter().any(|folder| point.starts_with(folder));
     let of_csi = plugins.join(CSI_DEVICES);
     let owned = |point: &Path| csi && point.starts_with(&of_csi);
-    if below(&plugins.join(DEVICES))?.iter().any(|point| !point.starts_with(&local) && !owned(point)) {
+    if below(&plugins.join(DEVICES))?.iter().any(|point| !is_own(point) && !owned(point)) {
         return Ok(true);
     }
     let points = below(pods)?;
@@ -93,7 +95,7 @@ pub(super) fn check(pod: &Path, csi: bool) -> Result<(), String> {
     let devices = pod.join(block::FOLDER);
     for plugin in list_entries(&devices)? {
         let folder = devices.join(&plugin);
-        let ours = plugin == LOCAL || (csi && plugin == FOLDER);
+        let ours = plugin == LOCAL || plugin == iscsi::FOLDER || (csi && plugin == FOLDER);
         let linked =
             block::entries(&folder).map_err(|error| format!("list {}: {error}", folder.display()))?;
         if !ours && !linked.is_empty() {
@@ -160,7 +162,7 @@ mod tests {
         }
         let block = "plugins/kubernetes.io/csi/volumeDevices/publish/pv/u2";
         assert!(seen(&[block]) && !seen_by(true, &[block]));
-        assert!(seen_by(true, &["plugins/kubernetes.io/iscsi/volumeDevices/x/u2"]));
+        assert!(seen_by(true, &["plugins/kubernetes.io/fc/volumeDevices/x/u2"]));
         assert!(!seen(&["plugins/kubernetes.io~local-volume/volumeDevices/pv/u2"]));
         assert!(!seen(&[]), "unmounted, though its folder is there");
     }
@@ -178,7 +180,7 @@ mod tests {
         assert_eq!(check(pod, true), Ok(()), "its owner takes it back");
         assert!(told.starts_with("volume \"pvc-1\" is of kubernetes.io~csi"), "{told}");
         fs::remove_dir_all(pod.join("volumes/kubernetes.io~csi")).unwrap();
-        for plugin in ["kubernetes.io~csi", "kubernetes.io~local-volume", "kubernetes.io~iscsi"] {
+        for plugin in ["kubernetes.io~csi", "kubernetes.io~local-volume", "kubernetes.io~fc"] {
             fs::create_dir_all(pod.join("volumeDevices").join(plugin)).unwrap();
         }
         symlink("/dev/sda", pod.join("volumeDevices/kubernetes.io~local-volume/pv")).unwrap();
@@ -186,7 +188,7 @@ mod tests {
         symlink("/dev/sdb", pod.join("volumeDevices/kubernetes.io~csi/pv")).unwrap();
         assert!(check(pod, false).unwrap_err().contains("block devices of kubernetes.io~csi"));
         assert_eq!(check(pod, true), Ok(()), "its owner takes it back");
-        symlink("/dev/sdc", pod.join("volumeDevices/kubernetes.io~iscsi/pv")).unwrap();
-        assert!(check(pod, true).unwrap_err().contains("block devices of kubernetes.io~iscsi"));
+        symlink("/dev/sdc", pod.join("volumeDevices/kubernetes.io~fc/pv")).unwrap();
+        assert!(check(pod, true).unwrap_err().contains("block devices of kubernetes.io~fc"));
     }
 }

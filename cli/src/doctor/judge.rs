@@ -37,7 +37,8 @@ pub(super) fn machine(facts: &HostFacts) -> Vec<Check> {
     }
     checks.extend([seccomp(&facts.seccomp), apparmor(facts.apparmor)]);
     checks.extend([netfilter(facts), swap(facts.swaps), programs(facts)]);
-    checks.extend([nfs(facts.nfs_helper.as_deref()), network(&facts.network)]);
+    checks.extend([nfs(facts.nfs_helper.as_deref()), iscsi(facts.iscsiadm.as_deref())]);
+    checks.push(network(&facts.network));
     checks.extend(facts.folders.iter().map(folder));
     checks
 }
@@ -242,6 +243,15 @@ fn nfs(helper: Option<&Path>) -> Check {
     ok("nfs", seen)
 }
 
+/// Likewise.
+fn iscsi(program: Option<&Path>) -> Check {
+    let seen = program.map_or_else(
+        || "no iscsiadm, which volumes of the kind iscsi need: open-iscsi (Debian, Ubuntu) or iscsi-initiator-utils has it".to_owned(),
+        |path| format!("logged in by {}", path.display()),
+    );
+    ok("iscsi", seen)
+}
+
 pub(super) fn network(network: &CniNetwork) -> Check {
     match network {
         CniNetwork::None(folder) => ok(
@@ -359,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_the_helper_of_nfs_is_told_its_packages() {
+    fn a_node_without_the_programs_of_nfs_and_iscsi_is_told_their_packages() {
         let [without, with] = [None, Some(Path::new("/sbin/mount.nfs"))].map(nfs);
         assert_eq!([without.verdict, with.verdict], [CheckStatus::Ok; 2]);
         assert!(
@@ -368,6 +378,10 @@ mod tests {
             without.seen
         );
         assert_eq!(with.seen, "mounted by /sbin/mount.nfs");
+        let [without, with] = [None, Some(Path::new("/usr/sbin/iscsiadm"))].map(iscsi);
+        assert_eq!([without.verdict, with.verdict], [CheckStatus::Ok; 2]);
+        assert!(without.seen.contains("open-iscsi"), "{}", without.seen);
+        assert_eq!(with.seen, "logged in by /usr/sbin/iscsiadm");
     }
 
     #[test]

@@ -46,6 +46,8 @@ pub(super) struct HostFacts {
     pub(super) programs: Vec<(PathBuf, bool)>,
     /// Which mounts volumes of NFS servers.
     pub(super) nfs_helper: Option<PathBuf>,
+    /// Which logs into iSCSI targets.
+    pub(super) iscsiadm: Option<PathBuf>,
     pub(super) network: CniNetwork,
     pub(super) folders: Vec<DataFolder>,
 }
@@ -84,6 +86,9 @@ pub(super) struct DataFolder {
 const PROGRAMS: [&str; 3] = ["gantry-monitor", "gantry-pause", "gantry-unpack"];
 /// Where mount(8) looks for it.
 const NFS_HELPERS: [&str; 3] = ["/sbin/mount.nfs", "/sbin/fs.d/mount.nfs", "/sbin/fs/mount.nfs"];
+/// Where a kubelet finds it by its name.
+const ISCSIADM: [&str; 4] =
+    ["/usr/local/sbin/iscsiadm", "/usr/sbin/iscsiadm", "/sbin/iscsiadm", "/usr/bin/iscsiadm"];
 const BUILT_IN: [&str; 5] = ["bridge", "ptp", "loopback", "host-local", "portmap"];
 
 pub(super) fn machine(flags: &DoctorFlags) -> HostFacts {
@@ -123,6 +128,7 @@ pub(super) fn machine(flags: &DoctorFlags) -> HostFacts {
         },
         swaps: swaps(Path::new("/proc/swaps")),
         programs: programs(flags.programs_dir.as_deref()),
+        iscsiadm: ISCSIADM.iter().map(PathBuf::from).find(|path| path.exists()),
         nfs_helper: NFS_HELPERS.iter().map(PathBuf::from).find(|path| path.exists()),
         network: network(&flags.cni_conf_dir, &flags.cni_bin_dir, flags.cni_external),
         folders: vec![folder("--root", &flags.root), folder("--state", &flags.state)],

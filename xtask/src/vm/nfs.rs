@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 use gantry_tests::debian;
 
-use super::{add_libraries, add_program};
+use super::{add_program, packages};
 use crate::cpio::Cpio;
 
 /// Beside those of every machine.
@@ -30,15 +30,7 @@ pub(super) fn add(cpio: &mut Cpio) -> Result<()> {
     let tree = scratch.path().join("tree");
     std::fs::create_dir(&tree)?;
     debian::nfs_tree(&tree)?;
-    cpio.tree(&tree, TREE)?;
-    let library = |folder: &str| format!("{TREE}/{folder}/x86_64-linux-gnu");
-    let libraries = format!("{}:{}", library("usr/lib"), library("lib"));
-    for (folder, program) in PROGRAMS {
-        let script =
-            format!("#!/bin/sh\nLD_LIBRARY_PATH={libraries} exec {TREE}/{folder}/{program} \"$@\"\n");
-        cpio.file(&format!("/usr/sbin/{program}"), 0o755, script.as_bytes())?;
-        add_libraries(cpio, &tree.join(folder).join(program))?;
-    }
+    packages::add(cpio, &tree, TREE, &PROGRAMS)?;
     // busybox's own knows no helpers.
     for program in ["/usr/bin/mount", "/usr/bin/umount"] {
         add_program(cpio, Path::new(program), program, scratch.path())?;

@@ -84,6 +84,8 @@ pub enum VolumeSource {
     Csi(CsiVolume),
     /// A disk or share of a kind that CSI drivers have taken over, or why none can have it.
     Migrated(Result<Box<MigratedVolume>, String>),
+    /// A disk of an iSCSI target.
+    Iscsi(IscsiVolume),
     /// An export of an NFS server.
     Nfs(NfsVolume),
     /// What is in an image; read-only.
@@ -140,6 +142,33 @@ pub struct CsiVolume {
     pub attributes: BTreeMap<String, String>,
     /// Name of the Secret, in the pod's namespace, that the driver is shown.
     pub secret: Option<String>,
+}
+
+/// As in ISCSIVolumeSource, and in ISCSIPersistentVolumeSource.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct IscsiVolume {
+    /// `ADDRESS:PORT`, or an address alone.
+    pub target_portal: String,
+    /// Others of the same target.
+    pub portals: Vec<String>,
+    /// The target's name.
+    pub iqn: String,
+    /// Of the disk, from 0 to 255.
+    pub lun: i32,
+    /// Of the initiator, as `iscsiadm` knows it.
+    pub interface: String,
+    /// The initiator's name, where it is to be another than the interface's own.
+    pub initiator: Option<String>,
+    /// Whether the target asks for CHAP before it says what it has.
+    pub discovery_chap: bool,
+    /// And before it lets anybody in.
+    pub session_chap: bool,
+    /// Of the Secret with the names and passwords of CHAP: its namespace, empty for the pod's own, and its name.
+    pub secret: Option<(String, String)>,
+    /// May be empty: ext4.
+    pub fs_type: String,
+    /// No container may write to it.
+    pub read_only: bool,
 }
 
 /// As in NFSVolumeSource.

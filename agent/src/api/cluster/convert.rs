@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use gantry_model::pod::placement::Operator;
+use gantry_model::pod::volume::IscsiVolume;
 use k8s_openapi::api::core::v1;
 use k8s_openapi::api::resource::v1 as resource;
 use k8s_openapi::api::storage::v1 as storage;
@@ -11,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use super::migration;
 use crate::api::node_selector;
 use crate::api::{
-    Attachment, Claim, ClaimSize, ConfigMap, CsiDriver, CsiSource, NfsSource, PersistentSource,
+    Attachment, Claim, ClaimSize, ConfigMap, CsiDriver, CsiSource, IscsiSource, NfsSource, PersistentSource,
     PersistentVolume, ResourceClaim, Secret, ServiceAccount,
 };
 
@@ -107,9 +108,15 @@ pub(super) fn volume(mut object: v1::PersistentVolume) -> PersistentVolume {
             kind: host.type_.clone().unwrap_or_default(),
         },
         (Ok(()), None, Some(local)) => PersistentSource::Local { path: local.path.clone() },
-        (Ok(()), None, None) => match &spec.nfs {
-            Some(nfs) => PersistentSource::Nfs(nfs_source(nfs, annotated.as_deref(), &spec)),
-            None => PersistentSource::Other(other_source(&spec)),
+        (Ok(()), None, None) => match (&spec.nfs, &spec.iscsi) {
+            (Some(nfs), _) => {
+                PersistentSource::Nfs(nfs_source(nfs, mount_options(annotated.as_deref(), &spec)))
+            }
+            (None, Some(iscsi)) => PersistentSource::Iscsi(Box::new(IscsiSource {
+                volume: iscsi_volume(iscsi),
+                mount_options: mount_options(annotated.as_deref(), &spec),
+            })),
+            (None, None) => PersistentSource::Other(other_source(&spec)),
         },
     };
     let one_pod = spec.access_modes.as_deref().is_some_and(|modes| modes == ["ReadWriteOncePod"]);
@@ -128,16 +135,30 @@ pub(super) fn volume(mut object: v1::PersistentVolume) -> PersistentVolume {
 }
 
 /// The annotation goes first, as upstream.
-fn nfs_source(
-    nfs: &v1::NFSVolumeSource,
-    annotated: Option<&str>,
-    spec: &v1::PersistentVolumeSpec,
-) -> NfsSource {
+fn mount_options(annotated: Option<&str>, spec: &v1::PersistentVolumeSpec) -> Vec<String> {
     let of_spec = || spec.mount_options.clone().unwrap_or_default();
-    NfsSource {
-        server: nfs.server.clone(),
-        path: nfs.path.clone(),
-        mount_options: annotated.map_or_else(of_spec, |text| text.split(',').map(str::to_owned).collect()),
+    annotated.map_or_else(of_spec, |text| text.split(',').map(str::to_owned).collect())
+}
+
+fn nfs_source(nfs: &v1::NFSVolumeSource, mount_options: Vec<String>) -> NfsSource {
+    NfsSource { server: nfs.server.clone(), path: nfs.path.clone(), mount_options }
+}
+
+/// With the API server's defaults.
+fn iscsi_volume(of: &v1::ISCSIPersistentVolumeSource) -> IscsiVolume {
+    let secret = of.secret_ref.clone();
+    IscsiVolume {
+        target_portal: of.target_portal.clone(),
+        portals: of.portals.clone().unwrap_or_default(),
+        iqn: of.iqn.clone(),
+        lun: of.lun,
+        interface: of.iscsi_interface.clone().unwrap_or_else(|| "default".to_owned()),
+        initiator: of.initiator_name.clone(),
+        discovery_chap: of.chap_auth_discovery.unwrap_or(false),
+        session_chap: of.chap_auth_session.unwrap_or(false),
+        secret: secret.map(|of| (of.namespace.unwrap_or_default(), of.name.unwrap_or_default())),
+        fs_type: of.fs_type.clone().unwrap_or_default(),
+        read_only: false,
     }
 }
 
@@ -193,7 +214,6 @@ pub(super) fn attachment(object: storage::VolumeAttachment) -> Attachment {
 /// The API's name of the one source that is set.
 fn other_source(spec: &v1::PersistentVolumeSpec) -> String {
     let others = [
-        ("iscsi", spec.iscsi.is_some()),
         ("fc", spec.fc.is_some()),
         ("flexVolume", spec.flex_volume.is_some()),
         ("cephfs", spec.cephfs.is_some()),

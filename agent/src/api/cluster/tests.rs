@@ -319,3 +319,32 @@ async fn an_nfs_volume_has_the_options_of_its_annotation_else_its_own() {
         assert_eq!(volume.source, crate::api::PersistentSource::Nfs(source));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_iscsi_volume_is_read_with_the_api_servers_defaults() {
+    let (server, cluster, _) = start();
+    let iscsi = json!({
+        "targetPortal": "10.0.0.1", "portals": ["10.0.0.2:3261"], "iqn": "iqn.2003-01.io.k8s:a", "lun": 3, "fsType": "xfs",
+        "readOnly": true, "chapAuthDiscovery": true, "secretRef": { "name": "chap", "namespace": "storage" },
+        "initiatorName": "iqn.2020-01.a:b",
+    });
+    let spec = json!({ "iscsi": iscsi, "mountOptions": ["noatime"] });
+    server.put("/api/v1/persistentvolumes/disk", json!({ "spec": spec }));
+    let volume = gantry_model::pod::volume::IscsiVolume {
+        target_portal: "10.0.0.1".into(),
+        portals: vec!["10.0.0.2:3261".into()],
+        iqn: "iqn.2003-01.io.k8s:a".into(),
+        lun: 3,
+        interface: "default".into(),
+        initiator: Some("iqn.2020-01.a:b".into()),
+        discovery_chap: true,
+        session_chap: false,
+        secret: Some(("storage".into(), "chap".into())),
+        fs_type: "xfs".into(),
+        // The claim in the pod says it.
+        read_only: false,
+    };
+    let source = crate::api::IscsiSource { volume, mount_options: vec!["noatime".into()] };
+    let read = cluster.persistent_volume("disk").await.unwrap().unwrap();
+    assert_eq!(read.source, crate::api::PersistentSource::Iscsi(Box::new(source)));
+}

@@ -14,6 +14,8 @@ use serde_json::json;
 use tempfile::TempDir;
 use tonic::Code;
 
+use k8s_openapi::api::core::v1::Node;
+
 use super::*;
 use crate::api::fake::FakeApi;
 use crate::api::{Attachment, CsiDriver, CsiSource};
@@ -100,7 +102,7 @@ impl Bed {
 
     async fn empty(&self) {
         self.driver.until(|_| self.volumes.slots().is_empty()).await;
-        self.volumes.in_use().wait_for(|in_use| *in_use == InUse::default()).await.unwrap();
+        self.volumes.attachments().in_use().wait_for(|in_use| *in_use == InUse::default()).await.unwrap();
         assert_eq!(self.driver.mounted(), Vec::<PathBuf>::new());
         let device = self.volumes.shared.places.device(DRIVER, "h1");
         assert!(!device.parent().unwrap().exists(), "what is known of it has gone, too");
@@ -220,12 +222,15 @@ async fn a_pod_waits_until_its_volume_is_told_to_be_in_use_and_attached() {
     let mount = || bed.volumes.mount(&pod, &wanted, nothing_owned);
     let error = mount().await.unwrap_err();
     assert!(error.quiet && error.message.contains("VolumesInUse"), "{error:?}");
-    assert_eq!(*bed.volumes.in_use().borrow(), InUse { sure: [KEY.to_owned()].into(), ..InUse::default() });
-    bed.volumes.see_node(&node(&[KEY], &[]));
+    assert_eq!(
+        *bed.volumes.attachments().in_use().borrow(),
+        InUse { sure: [KEY.to_owned()].into(), ..InUse::default() }
+    );
+    bed.volumes.attachments().see_node(&node(&[KEY], &[]));
     let error = mount().await.unwrap_err();
     assert_eq!(error.message, "Volume not attached according to node status for volume \"pv\"");
     assert_eq!((error.quiet, bed.volumes.waits(&pod.uid)[0].step), (true, told::WAITS));
-    bed.volumes.see_node(&node(&[KEY], &[KEY]));
+    bed.volumes.attachments().see_node(&node(&[KEY], &[KEY]));
     let error = mount().await.unwrap_err();
     assert!(
         !error.quiet && error.message.starts_with("MountVolume.WaitForAttach failed for volume \"pv\" : ")
@@ -249,12 +254,12 @@ async fn trap_121937_a_volume_is_in_use_until_it_is_unstaged() {
     let metadata = BTreeMap::new();
     let attachment = Attachment { attached: true, deleted: false, error: None, metadata };
     bed.api.put_attachment(&steps::attachment_name("h1", DRIVER, "n1"), attachment);
-    bed.volumes.see_node(&node(&[KEY], &[KEY]));
+    bed.volumes.attachments().see_node(&node(&[KEY], &[KEY]));
     bed.mount(&pod("a"), &wanted()).await.unwrap();
     bed.driver.fails("unstage", Trouble::Refused(Code::Internal));
     bed.volumes.unmount_all(&pod("a").uid).await.unwrap();
     bed.driver.until(|calls| calls.last().is_some_and(|call| call == "unstage h1 refused")).await;
-    assert!(bed.volumes.in_use().borrow().sure.contains(KEY), "it may be mounted");
+    assert!(bed.volumes.attachments().in_use().borrow().sure.contains(KEY), "it may be mounted");
     bed.empty().await;
 }
 
@@ -292,7 +297,7 @@ async fn an_inline_volume_is_the_pods_alone_and_never_staged() {
     let (_, published) = bed.driver.asked();
     assert_eq!(published.volume_context["csi.storage.k8s.io/ephemeral"], "true");
     assert_eq!(published.staging_target_path, "");
-    assert_eq!(*bed.volumes.in_use().borrow(), InUse::default(), "nobody attaches it");
+    assert_eq!(*bed.volumes.attachments().in_use().borrow(), InUse::default(), "nobody attaches it");
     bed.volumes.unmount_all(&pod.uid).await.unwrap();
     bed.empty().await;
     assert_eq!(bed.driver.calls(), [format!("publish {handle} a"), format!("unpublish {handle} a")]);
@@ -420,7 +425,7 @@ async fn trap_85476_what_an_earlier_kubelet_has_staged_is_unstaged() {
     let target = bed.volumes.shared.places.target(&pod("a").uid, "pv");
     bed.volumes.steps().unpublish(DRIVER, "h1", &target).await.unwrap();
     bed.restart();
-    assert!(bed.volumes.in_use().borrow().perhaps.contains(KEY), "until it is taken back");
+    assert!(bed.volumes.attachments().in_use().borrow().perhaps.contains(KEY), "until it is taken back");
     bed.volumes.begin();
     bed.empty().await;
     assert_eq!(bed.driver.calls()[2..], ["unpublish h1 a", "unstage h1"]);
@@ -457,7 +462,7 @@ async fn trap_6058_a_pod_whose_file_is_lost_has_its_volume_and_gives_it_back() {
         }
         bed.restart();
         bed.volumes.begin();
-        let told = bed.volumes.in_use().borrow().clone();
+        let told = bed.volumes.attachments().in_use().borrow().clone();
         assert!(told.in_doubt && told.perhaps.contains(KEY), "{told:?}");
         bed.mount(&pod("a"), &wanted()).await.unwrap();
         assert_eq!(bed.driver.mounted().len(), 2, "mounted once");
@@ -465,7 +470,7 @@ async fn trap_6058_a_pod_whose_file_is_lost_has_its_volume_and_gives_it_back() {
         bed.driver.until(|_| bed.volumes.slots().is_empty()).await;
         assert_eq!(bed.driver.mounted(), Vec::<PathBuf>::new());
         assert!(!bed.data(&pod("a")).exists());
-        bed.volumes.in_use().wait_for(|told| !told.in_doubt).await.unwrap();
+        bed.volumes.attachments().in_use().wait_for(|told| !told.in_doubt).await.unwrap();
     }
 }
 
@@ -490,6 +495,6 @@ async fn what_cannot_be_read_is_in_doubt() {
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("vol_data.json"), "{").unwrap();
     bed.restart();
-    assert!(bed.volumes.in_use().borrow().in_doubt);
+    assert!(bed.volumes.attachments().in_use().borrow().in_doubt);
     assert!(Path::new(&folder).exists());
 }

@@ -1,12 +1,11 @@
-//! What the owner of volumes is told and tells: which volumes are in use, what pods wait for and since when, and how long
+//! What the owner of volumes tells: what pods wait for and since when, and how long
 //! a driver that failed is left alone. Owns these values; never calls a driver. Called by [`super`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gantry_model::pod::PodUid;
-use k8s_openapi::api::core::v1::Node;
 use tokio::time::Instant;
 
 use super::{IN_USE, LONG_WAIT};
@@ -17,34 +16,6 @@ use crate::timeline::Span;
 
 /// The step of a pod that waits for others than a driver.
 pub(super) const WAITS: &str = "VerifyControllerAttachedVolume";
-
-/// What `volumesInUse` is to say.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct InUse {
-    /// Volumes that are attached by a controller, and that pods want or have.
-    pub(crate) sure: BTreeSet<String>,
-    /// What an earlier kubelet has left: in use if that one has told so.
-    pub(crate) perhaps: BTreeSet<String>,
-    /// Something that it left could not be read: whatever was told stays.
-    pub(crate) in_doubt: bool,
-}
-
-/// What the Node's status says.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct NodeSeen {
-    pub(super) in_use: BTreeSet<String>,
-    pub(super) attached: BTreeSet<String>,
-}
-
-impl NodeSeen {
-    pub(super) fn of(node: &Node) -> Self {
-        let Some(status) = &node.status else { return Self::default() };
-        Self {
-            in_use: status.volumes_in_use.iter().flatten().cloned().collect(),
-            attached: status.volumes_attached.iter().flatten().map(|volume| volume.name.clone()).collect(),
-        }
-    }
-}
 
 /// Why a pod has not got its volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,7 +109,7 @@ pub(crate) struct Wait {
 
 /// Waits of upstream between tries of what failed: half a second, doubled to two minutes and two seconds.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Retry {
+pub(crate) struct Retry {
     last: Duration,
 }
 
@@ -147,7 +118,7 @@ const LONGEST: Duration = Duration::from_secs(122);
 
 impl Retry {
     /// The next one.
-    pub(super) fn next(&mut self) -> Duration {
+    pub(crate) fn next(&mut self) -> Duration {
         self.last = (self.last * 2).clamp(FIRST, LONGEST);
         self.last
     }

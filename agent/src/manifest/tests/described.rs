@@ -138,8 +138,8 @@ fn claims_to_devices_are_read_from_spec_and_status_together() {
 fn what_this_node_does_not_do_is_refused_by_name() {
     let feature = "PodFeatureUnsupported: Pod requires node features that are not available:";
     assert_eq!(
-        refusal(json!({"volumes": [{"name": "v", "iscsi": {"targetPortal": "a", "iqn": "b", "lun": 0}}]})),
-        format!("{feature} spec.volumes[0].iscsi")
+        refusal(json!({"volumes": [{"name": "v", "fc": {"targetWWNs": ["a"], "lun": 0}}]})),
+        format!("{feature} spec.volumes[0].fc")
     );
     let broken = refusal(json!({"restartPolicy": "Perhaps"}));
     assert!(
@@ -147,8 +147,8 @@ fn what_this_node_does_not_do_is_refused_by_name() {
         "{broken}"
     );
     // It still has a name, so that its end can be told.
-    let iscsi = json!([{"name": "v", "iscsi": {"targetPortal": "a", "iqn": "b", "lun": 0}}]);
-    let told = to_pod_update(&described(json!({"volumes": iscsi}), json!({}))).unwrap();
+    let fc = json!([{"name": "v", "fc": {"targetWWNs": ["a"], "lun": 0}}]);
+    let told = to_pod_update(&described(json!({"volumes": fc}), json!({}))).unwrap();
     assert_eq!((told.pod.full_name().as_str(), told.pod.generation), ("default/web", 4));
     assert_eq!(told.refused.unwrap().reason, "PodFeatureUnsupported");
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use gantry_model::pod::env::{EnvFrom, EnvFromSource, KeyRef, ResourceRef};
 use gantry_model::pod::probe::{Handler, HttpGet, PortRef};
 use gantry_model::pod::volume::{
-    HostPathType, Medium, NfsVolume, Projection, Propagation, RecursiveReadOnly, SizeLimit, SubPath,
-    VolumeSource,
+    HostPathType, IscsiVolume, Medium, NfsVolume, Projection, Propagation, RecursiveReadOnly, SizeLimit,
+    SubPath, VolumeSource,
 };
 use gantry_model::pod::{DnsPolicy, Role, Seccomp};
 
@@ -280,6 +280,55 @@ fn security_contexts_inherit_and_are_checked() {
                 "{sysctls: [{name: kernel.shm_rmid_forced, value: '1'}]}\n  hostIPC: true",
             ),
             "sysctls[0].name: Invalid value: \"kernel.shm_rmid_forced\": may not be specified when 'hostIPC' is true",
+        ),
+    ]);
+}
+
+#[test]
+fn disks_of_targets_are_read_with_the_api_servers_defaults() {
+    let of = "{targetPortal: 10.0.0.1, iqn: 'iqn.2003-01.io.k8s:a', lun: 3, chapAuthSession: true, secretRef: {name: chap}}";
+    let pod = spec("volumes", &format!("[{{name: disk, iscsi: {of}}}]"));
+    let disk = IscsiVolume {
+        target_portal: "10.0.0.1".into(),
+        iqn: "iqn.2003-01.io.k8s:a".into(),
+        lun: 3,
+        interface: "default".into(),
+        session_chap: true,
+        secret: Some((String::new(), "chap".into())),
+        ..IscsiVolume::default()
+    };
+    assert_eq!(pod.volumes[0].source, VolumeSource::Iscsi(disk));
+}
+
+#[test]
+fn disks_of_targets_are_refused_in_the_api_servers_words() {
+    let disk = |of: &str| with_spec("volumes", &format!("[{{name: d, iscsi: {{targetPortal: a, {of}}}}}]"));
+    let start = "spec.volumes[0].iscsi";
+    refused(&[
+        (disk("lun: 0"), &format!("{start}.iqn: Required value")),
+        (
+            disk("iqn: x, lun: 0"),
+            &format!(
+                "{start}.iqn: Invalid value: \"x\": must be valid format starting with iqn, eui, or naa"
+            ),
+        ),
+        (
+            disk("iqn: 'iqn.2003-1.a:b', lun: 0"),
+            &format!("{start}.iqn: Invalid value: \"iqn.2003-1.a:b\": must be valid format"),
+        ),
+        (disk("iqn: 'iqn.2003-01.a:b,c', lun: 0"), "must be valid format"),
+        (disk("iqn: eui.0123456789abcde, lun: 0"), "must be valid format"),
+        (
+            disk("iqn: eui.0123456789abcdef, lun: 256"),
+            &format!("{start}.lun: Invalid value: 256: must be between 0 and 255, inclusive"),
+        ),
+        (
+            disk("iqn: eui.0123456789abcdef, lun: 0, chapAuthSession: true"),
+            &format!("{start}.secretRef: Required value"),
+        ),
+        (
+            disk("iqn: eui.0123456789abcdef, lun: 0, initiatorName: me"),
+            &format!("{start}.initiatorname: Invalid value: \"me\""),
         ),
     ]);
 }

@@ -95,23 +95,8 @@ impl HostVolumes {
             let pods = list(&volume)?;
             found.extend(pods.iter().filter_map(|path| PodUid::parse(path.file_name()?.to_str()?)));
         }
+        found.extend(self.pods_with_disks()?);
         Ok(found)
-    }
-
-    /// How large the device is, which is all that it says, as upstream.
-    pub(super) async fn device_usage(
-        &self,
-        uid: &PodUid,
-        volume: &str,
-    ) -> Result<Option<VolumeUsage>, String> {
-        let point = self.local_map(uid, volume).point();
-        let look = move || {
-            let size = fs::File::open(&point).and_then(|mut device| device.seek(SeekFrom::End(0)));
-            size.map_err(|error| format!("look at device {}: {error}", point.display()))
-        };
-        let size = blocking(look).await?;
-        let driver = "block".to_owned();
-        Ok(Some(VolumeUsage { driver, capacity_bytes: Some(size), ..VolumeUsage::default() }))
     }
 
     /// Of each, in order. Blocks.
@@ -137,6 +122,7 @@ impl HostVolumes {
             Some(VolumeBacking::Csi(wanted)) if wanted.block => {
                 self.csi_places().map(&pod.uid, &wanted.name).link
             }
+            Some(VolumeBacking::Iscsi(disk)) if disk.block => self.iscsi_map(&pod.uid, &disk).link,
             _ => return Err(missing()),
         };
         if !link.is_symlink() {
@@ -146,4 +132,15 @@ impl HostVolumes {
         let permissions = if read_only { "r" } else { "mrw" };
         Ok((path.clone(), link.to_string_lossy().into_owned(), permissions.to_owned()))
     }
+}
+
+/// How large the device is, which is all that it says, as upstream.
+pub(super) async fn device_usage(point: PathBuf) -> Result<Option<VolumeUsage>, String> {
+    let look = move || {
+        let size = fs::File::open(&point).and_then(|mut device| device.seek(SeekFrom::End(0)));
+        size.map_err(|error| format!("look at device {}: {error}", point.display()))
+    };
+    let size = blocking(look).await?;
+    let driver = "block".to_owned();
+    Ok(Some(VolumeUsage { driver, capacity_bytes: Some(size), ..VolumeUsage::default() }))
 }

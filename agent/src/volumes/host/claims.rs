@@ -20,7 +20,8 @@ use crate::admission;
 use crate::csi::label::WantedLabel;
 use crate::csi::steps::unmounted;
 
-const IN_USE: &str = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
+pub(super) const IN_USE: &str =
+    "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
 
 /// Why a volume is not there.
 #[derive(Debug, PartialEq, Eq)]
@@ -158,9 +159,11 @@ impl HostVolumes {
         let (below, name) = match &found.place {
             VolumeBacking::Local { volume, .. } => (self.pods.clone(), volume.clone()),
             VolumeBacking::LocalBlock { volume, .. } => (self.local_devices().join(volume), volume.clone()),
-            VolumeBacking::HostPath { .. } | VolumeBacking::Csi(_) | VolumeBacking::Nfs(_) => {
-                return Ok(true);
-            }
+            // The owner of disks sees to these himself.
+            VolumeBacking::HostPath { .. }
+            | VolumeBacking::Csi(_)
+            | VolumeBacking::Iscsi(_)
+            | VolumeBacking::Nfs(_) => return Ok(true),
         };
         let (writers, uid, is_block) = (self.writers.clone(), uid.clone(), found.place.is_block());
         let take = move || {
@@ -180,7 +183,13 @@ impl HostVolumes {
             _ if self.place_of(&pod.uid, &volume.name).is_some() => Ok(true),
             // What its owner has mounted already is not mounted again, whatever is asked of the node.
             VolumeBacking::HostPath { .. } | VolumeBacking::Csi(_) => Ok(false),
-            VolumeBacking::Nfs(wanted) => self.nfs.is_mounted(&self.nfs_target(&pod.uid, &wanted.name)).await,
+            VolumeBacking::Nfs(wanted) => {
+                self.served.is_mounted(&self.nfs_target(&pod.uid, &wanted.name)).await
+            }
+            VolumeBacking::Iscsi(disk) if disk.block => Ok(self.iscsi_map(&pod.uid, disk).link.is_symlink()),
+            VolumeBacking::Iscsi(disk) => {
+                self.served.is_mounted(&self.iscsi_target(&pod.uid, &disk.name)).await
+            }
             VolumeBacking::LocalBlock { volume, .. } => {
                 Ok(self.local_map(&pod.uid, volume).link.is_symlink())
             }

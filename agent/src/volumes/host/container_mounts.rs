@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use gantry_model::mount::{Mount, MountedImage};
 use gantry_model::pod::volume::{
-    CsiVolume, NfsVolume, Propagation, RecursiveReadOnly, SubPath, Volume, VolumeMount, VolumeSource,
+    CsiVolume, IscsiVolume, NfsVolume, Propagation, RecursiveReadOnly, SubPath, Volume, VolumeMount,
+    VolumeSource,
 };
 use gantry_model::pod::{Container, Pod};
 
@@ -111,6 +112,7 @@ impl HostVolumes {
                     VolumeSource::Projected { .. }
                         | VolumeSource::Claim { read_only: true, .. }
                         | VolumeSource::Csi(CsiVolume { read_only: true, .. })
+                        | VolumeSource::Iscsi(IscsiVolume { read_only: true, .. })
                         | VolumeSource::Nfs(NfsVolume { read_only: true, .. })
                         | VolumeSource::Image { .. }
                 ),

@@ -12,7 +12,8 @@ use gantry_model::pod::{Pod, PodUid};
 use super::super::claim::VolumeBacking;
 use super::super::ownership_progress::GroupChange;
 use super::super::removal::Mounts;
-use super::super::{Error, VolumeOrigin, VolumeWait, removal};
+use super::super::{Error, VolumeOrigin, VolumeWait, iscsi, nfs, removal};
+use super::block::device_usage;
 use super::claims::Failed;
 use super::{HostVolumes, blocking, mounts};
 use crate::api::{CsiSource, widest};
@@ -28,7 +29,8 @@ const SUB_PATHS: &str = "volume-subpaths";
 impl HostVolumes {
     /// The same, with volumes of CSI by that owner.
     pub(crate) fn with_csi(self, csi: CsiVolumes) -> Self {
-        Self { notes: csi.notes(), csi: Some(csi), ..self }
+        let iscsi = self.iscsi.with_attachments(csi.attachments().clone());
+        Self { notes: csi.notes(), iscsi, csi: Some(csi), ..self }
     }
 
     /// Where volumes of CSI are, as the mount table names it.
@@ -62,13 +64,26 @@ impl HostVolumes {
     pub(super) async fn usage_of(&self, uid: &PodUid, volume: &str) -> Result<Option<VolumeUsage>, String> {
         match (self.place_of(uid, volume), &self.csi) {
             (Some(VolumeBacking::Csi(wanted)), Some(csi)) => csi.usage(uid, &wanted.name).await,
-            (Some(VolumeBacking::Nfs(wanted)), _) => self.nfs_usage(uid, &wanted.name).await,
+            (Some(VolumeBacking::Nfs(wanted)), _) => self.usage_at(self.nfs_target(uid, &wanted.name)).await,
+            (Some(VolumeBacking::Iscsi(disk)), _) if disk.block => {
+                device_usage(self.iscsi_map(uid, &disk).point()).await
+            }
+            (Some(VolumeBacking::Iscsi(disk)), _) => self.usage_at(self.iscsi_target(uid, &disk.name)).await,
             // An inline one has the pod's own name for it.
-            (None, csi) => match (self.nfs_usage(uid, volume).await?, csi) {
-                (None, Some(csi)) => csi.usage(uid, volume).await,
-                (found, _) => Ok(found),
-            },
-            (Some(VolumeBacking::LocalBlock { volume, .. }), _) => self.device_usage(uid, &volume).await,
+            (None, csi) => {
+                for target in [self.nfs_target(uid, volume), self.iscsi_target(uid, volume)] {
+                    if let Some(found) = self.usage_at(target).await? {
+                        return Ok(Some(found));
+                    }
+                }
+                match csi {
+                    Some(csi) => csi.usage(uid, volume).await,
+                    None => Ok(None),
+                }
+            }
+            (Some(VolumeBacking::LocalBlock { volume, .. }), _) => {
+                device_usage(self.local_map(uid, &volume).point()).await
+            }
             _ => Ok(None),
         }
     }
@@ -121,11 +136,12 @@ impl HostVolumes {
     /// Everything of the pod: what drivers have mounted is given back to them first, and parts of it before that.
     pub(super) async fn take_all(&self, uid: &PodUid) -> Result<(), String> {
         let folder = self.pod(uid);
-        let exports = self.has_nfs_folder(uid).await?;
-        if exports || self.csi.is_some() {
+        let exports = self.has_folder(uid, nfs::FOLDER).await?;
+        let disks = self.has_folder(uid, iscsi::FOLDER).await?;
+        if exports || disks || self.csi.is_some() {
             let parts = folder.join(SUB_PATHS);
             if exports {
-                self.unmount_nfs_parts(parts.clone()).await?;
+                self.unmount_parts(parts.clone()).await?;
             }
             blocking(move || detach_all(&parts, &mounts::Table)).await?;
         }
@@ -136,12 +152,23 @@ impl HostVolumes {
                 None => Ok(()),
             }
         };
-        let of_servers = async { if exports { self.unmount_nfs(uid).await } else { Ok(()) } };
-        let (of_drivers, of_servers) = tokio::join!(of_drivers, of_servers);
-        of_drivers.and(of_servers)?;
-        let (this, uid) = (self.clone(), uid.clone());
+        let of = async |is_there, plugin| match is_there {
+            true => self.unmount_below(uid, plugin).await,
+            false => Ok(()),
+        };
+        let (of_drivers, of_servers, of_targets) =
+            tokio::join!(of_drivers, of(exports, nfs::FOLDER), of(disks, iscsi::FOLDER));
+        of_drivers.and(of_servers).and(of_targets)?;
+        self.take_folders(uid).await?;
+        self.leave_disks(uid).await
+    }
+
+    /// What is this machine's own.
+    async fn take_folders(&self, uid: &PodUid) -> Result<(), String> {
+        let (this, uid, folder) = (self.clone(), uid.clone(), self.pod(uid));
         blocking(move || {
             this.unmap_local(&uid)?;
+            this.unmap_disks(&uid)?;
             of_nobody(&folder, &mounts::Table)?;
             removal::take_down(&folder, &mounts::Table)
         })

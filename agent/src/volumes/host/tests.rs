@@ -1,6 +1,7 @@
 //! Volumes that need no mount; the others are in the kernel tier.
 
 mod block;
+mod iscsi;
 mod labels;
 mod migrated;
 mod nfs;

@@ -119,7 +119,7 @@ async fn what_an_earlier_kubelet_has_left_of_a_device_is_taken_over_and_taken_ba
     let calls = bed.driver.calls().len();
     bed.restart();
     assert_eq!(bed.volumes.pods(), [&kept, &gone, &cut].map(|pod| pod.uid.clone()).into());
-    let perhaps = bed.volumes.in_use().borrow().perhaps.clone();
+    let perhaps = bed.volumes.attachments().in_use().borrow().perhaps.clone();
     assert_eq!(perhaps, [KEY.to_owned()].into());
     bed.mount(&kept, &block()).await.unwrap();
     bed.volumes.unmount_all(&gone.uid).await.unwrap();

@@ -8,7 +8,8 @@ use gantry_model::pod::volume::NfsVolume;
 
 use super::*;
 use crate::api::{Claim, NfsSource, PersistentSource, PersistentVolume};
-use crate::volumes::mount_program::{HostProgram, MountProgram};
+use crate::volumes::host_program::HostProgram;
+use crate::volumes::mount_program::MountProgram;
 use crate::volumes::{VolumeOrigin, orphans};
 
 /// Notes each call, and does as told; else it mounts.
@@ -48,7 +49,8 @@ impl NfsFixture {
         let (mount, umount) = (program("mount", MOUNT), program("umount", UMOUNT));
         let mut force = umount.clone();
         force.words.push("-f".to_owned());
-        place.volumes.nfs.program = MountProgram { mount, umount, force, table };
+        place.volumes.served.program =
+            MountProgram { mount, umount, force, table, copies: |_| Ok(Vec::new()) };
         fs::write(format!("{root}/table"), "").unwrap();
         Self(place)
     }
@@ -157,7 +159,7 @@ async fn a_claim_of_an_export_has_its_mount_options_and_the_claims_read_only() {
     fixture.claim(&[], true);
     let error =
         fixture.volumes().set_up(&with(vec![volume("data", of_claim(false))], vec![])).await.unwrap_err();
-    let words = "of kind nfs, which has no block devices: use a local or csi volume";
+    let words = "of kind nfs, which has no block devices: use a local, iscsi or csi volume";
     assert!(error.message.ends_with(words), "{error}");
 }
 
@@ -189,7 +191,7 @@ async fn a_mount_that_fails_is_told_in_upstreams_words_and_leaves_nothing() {
 #[tokio::test]
 async fn a_machine_without_mount_is_told_as_go_tells_it() {
     let mut fixture = NfsFixture::new();
-    fixture.0.volumes.nfs.program.mount.words = vec!["/no/such/mount".to_owned()];
+    fixture.0.volumes.served.program.mount.words = vec!["/no/such/mount".to_owned()];
     let error = fixture.volumes().set_up(&with_share()).await.unwrap_err();
     let words =
         " : mount failed: exec: \"mount\": executable file not found in $PATH\nMounting command: mount\n";
@@ -228,7 +230,7 @@ async fn a_server_that_does_not_answer_holds_up_its_volume_alone() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     // Nobody waits for ever.
-    fixture.0.volumes.nfs.program.mount.patience = Duration::from_millis(100);
+    fixture.0.volumes.served.program.mount.patience = Duration::from_millis(100);
     let error = fixture.volumes().set_up(&pod).await.unwrap_err();
     let words = "MountVolume.SetUp failed for volume \"a\" : mount failed: signal: killed\n";
     assert!(error.message.starts_with(words), "{error}");
@@ -246,7 +248,7 @@ async fn an_unmount_that_hangs_is_forced_and_one_that_fails_keeps_the_pods_folde
     assert!(error.message.starts_with(words), "{error}");
     assert!(error.message.ends_with("/data\nOutput: umount.nfs: device is busy\n"), "{error}");
     assert!(fixture.target("data").exists());
-    fixture.0.volumes.nfs.program.umount.patience = Duration::from_millis(100);
+    fixture.0.volumes.served.program.umount.patience = Duration::from_millis(100);
     fixture.script("umount.sh", "[ $1 = -f ] || { mkfifo ROOT/hang; read x <ROOT/hang; }\n");
     fixture.volumes().tear_down(&pod.uid).await.unwrap();
     // Killed before it has said so, perhaps.
@@ -263,7 +265,7 @@ async fn what_a_killed_kubelet_has_mounted_is_taken_over_or_taken_back() {
     // Of the next kubelet, which remembers nothing.
     let next = || {
         let mut next = HostVolumes::new(fixture.0.root.path(), fixture.0.api.clone(), node(), false);
-        next.nfs.program = fixture.0.volumes.nfs.program.clone();
+        next.served.program = fixture.0.volumes.served.program.clone();
         next
     };
     next().set_up(&pod).await.unwrap();
