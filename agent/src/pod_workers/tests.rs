@@ -10,11 +10,12 @@ use super::*;
 use crate::checkpoint::Checkpoints;
 use crate::checkpoint::fake::Memory;
 use crate::logs::dir::LogDir;
-use crate::pod::status::{ContainerState, Phase};
+use crate::pod::status::{ContainerState, ContainerStatus, Phase};
 use crate::pod::tests::{deps, pod};
 use crate::runtime::Runtime;
 use crate::runtime::fake::{Call, FakeRuntime, Script};
 
+mod devices;
 mod looks;
 mod resizes;
 
