@@ -17,8 +17,10 @@ pub mod references;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use futures_util::stream::{self, BoxStream, Stream};
 use gantry_model::pod::placement::Term;
 use gantry_model::pod::token::TokenOf;
 use gantry_model::pod::volume::IscsiVolume;
@@ -197,6 +199,8 @@ pub struct CsiDriver {
     pub republish: bool,
     /// It takes the mount option `context`.
     pub se_linux_mount: bool,
+    /// How often it is asked how many volumes the node takes; none where it is asked when it registers, and not again.
+    pub allocatable_period: Option<Duration>,
 }
 
 /// A token of a service account.
@@ -224,6 +228,8 @@ pub struct Attachment {
     pub deleted: bool,
     /// Why it could not be attached.
     pub error: Option<String>,
+    /// The same as a code of gRPC, of attachers that give one.
+    pub error_code: Option<i32>,
     /// For the driver.
     pub metadata: BTreeMap<String, String>,
 }
@@ -307,6 +313,8 @@ pub trait Api: Send + Sync + fmt::Debug {
     ) -> BoxFuture<'a, Result<(), Error>>;
     /// By name.
     fn csi_driver<'a>(&'a self, name: &'a str) -> LookupFuture<'a, CsiDriver>;
+    /// The `allocatable_period` of every [`CsiDriver`] that has one, by name: as it is, and each time that one changes.
+    fn allocatable_periods(&self) -> BoxStream<'static, BTreeMap<String, Duration>>;
     /// By name.
     fn attachment<'a>(&'a self, name: &'a str) -> LookupFuture<'a, Attachment>;
     /// All of a namespace. Fails until they are known.
@@ -321,6 +329,21 @@ pub trait Api: Send + Sync + fmt::Debug {
     fn refresh(&self, uid: &PodUid);
     /// Nothing of the pod runs any more: its objects need not be kept, its tokens are forgotten.
     fn forget(&self, uid: &PodUid);
+}
+
+/// What `look` sees in `source`, at once and each time that it changes. Nothing while it sees nothing.
+fn changes<T, U>(source: watch::Receiver<T>, look: impl Fn(&T) -> Option<U>) -> impl Stream<Item = U> {
+    stream::unfold((source, look, true), async |(mut source, look, mut is_first)| {
+        loop {
+            if !std::mem::take(&mut is_first) {
+                source.changed().await.ok()?;
+            }
+            let seen = look(&source.borrow_and_update());
+            if let Some(seen) = seen {
+                return Some((seen, (source, look, false)));
+            }
+        }
+    })
 }
 
 /// An object could not be read.

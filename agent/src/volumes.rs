@@ -47,6 +47,8 @@ use gantry_model::pod::{Container, Pod, PodUid};
 pub use crate::events::VolumeNotes;
 use crate::timeline::Span;
 
+/// Of a pod that is rejected because its volume finds no room on the node.
+pub const VOLUME_LIMIT: &str = "VolumeAttachmentLimitExceeded";
 const FAILED_MOUNT: &str = "FailedMount";
 /// Of a volume that is a device.
 const FAILED_MAP: &str = "FailedMapVolume";
@@ -195,12 +197,14 @@ pub struct Error {
     pub reason: &'static str,
     /// It is no event: others are waited for, or it was told before.
     pub quiet: bool,
+    /// The node takes no more volumes of that kind: the pod cannot run here.
+    pub rejects: bool,
 }
 
 impl Error {
     /// One that is told.
     #[must_use]
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), reason: FAILED_MOUNT, quiet: false }
+        Self { message: message.into(), reason: FAILED_MOUNT, quiet: false, rejects: false }
     }
 }

@@ -21,7 +21,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
+use futures_util::stream::BoxStream;
 use gantry_base::error::chain;
 use gantry_kube_client::reflector::{self, Query, Reflected};
 use gantry_model::clock::Clock;
@@ -40,7 +42,7 @@ use tokio::time::timeout;
 use super::references::{Kind, References};
 use super::{
     AccountToken, Api, Attachment, Claim, ConfigMap, CsiDriver, Error, LookupFuture, PersistentVolume,
-    ResourceClaim, Secret, Service, ServiceAccount,
+    ResourceClaim, Secret, Service, ServiceAccount, changes,
 };
 use copies::Copies;
 use services::ServiceObject;
@@ -127,6 +129,17 @@ impl Cluster {
                 Some(why) => format!("failed to sync {word} cache: {namespace}/{name}: {why}"),
             },
         })
+    }
+
+    /// All of them, followed from the first time on that somebody asks.
+    fn csi_drivers(&self) -> watch::Receiver<Reflected<storage::CSIDriver>> {
+        let mut state = self.shared.state();
+        let drivers = state.csi_drivers.get_or_insert_with(|| {
+            let path = "/apis/storage.k8s.io/v1/csidrivers".to_owned();
+            let query = Query { path, field_selector: String::new() };
+            reflector::reflect_soon(self.shared.client.clone(), query, RETRY)
+        });
+        drivers.clone()
     }
 
     /// One object by its path; none when there is none.
@@ -339,22 +352,22 @@ impl Api for Cluster {
 
     fn csi_driver<'a>(&'a self, name: &'a str) -> LookupFuture<'a, CsiDriver> {
         Box::pin(async move {
-            let all = self
-                .shared
-                .state()
-                .csi_drivers
-                .get_or_insert_with(|| {
-                    let path = "/apis/storage.k8s.io/v1/csidrivers".to_owned();
-                    let query = Query { path, field_selector: String::new() };
-                    reflector::reflect_soon(self.shared.client.clone(), query, RETRY)
-                })
-                .clone();
-            let all = listed(all).await.ok_or_else(|| Error {
+            let all = listed(self.csi_drivers()).await.ok_or_else(|| Error {
                 message: format!("failed to look up CSIDriver {name:?}: none was read yet"),
             })?;
             let named = |object: &&Arc<storage::CSIDriver>| object.metadata.name.as_deref() == Some(name);
             Ok(all.items.values().find(named).map(|object| Arc::new(convert::csi_driver(object))))
         })
+    }
+
+    fn allocatable_periods(&self) -> BoxStream<'static, BTreeMap<String, Duration>> {
+        let of = |object: &Arc<storage::CSIDriver>| {
+            Some((object.metadata.name.clone()?, convert::allocatable_period(object)?))
+        };
+        let look = move |all: &Reflected<storage::CSIDriver>| {
+            all.synced.then(|| all.items.values().filter_map(of).collect())
+        };
+        changes(self.csi_drivers(), look).boxed()
     }
 
     fn attachment<'a>(&'a self, name: &'a str) -> LookupFuture<'a, Attachment> {

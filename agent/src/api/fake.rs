@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use futures_util::stream::BoxStream;
 use gantry_model::pod::token::TokenOf;
 use gantry_model::pod::{Pod, PodUid};
 use tokio::sync::watch;
@@ -12,13 +14,14 @@ use super::files::Files;
 use super::references::{Kind, References};
 use super::{
     AccountToken, Api, Attachment, Claim, ConfigMap, CsiDriver, Error, LookupFuture, PersistentVolume,
-    ResourceClaim, Secret, Service, ServiceAccount,
+    ResourceClaim, Secret, Service, ServiceAccount, changes,
 };
 
 /// Starts empty.
 #[derive(Debug, Default)]
 pub struct FakeApi {
     state: Mutex<State>,
+    periods: watch::Sender<BTreeMap<String, Duration>>,
 }
 
 #[derive(Debug, Default)]
@@ -91,6 +94,10 @@ impl FakeApi {
 
     /// Adds or replaces a CSIDriver.
     pub fn put_csi_driver(&self, name: &str, driver: CsiDriver) {
+        self.periods.send_modify(|periods| match driver.allocatable_period {
+            Some(period) => drop(periods.insert(name.to_owned(), period)),
+            None => drop(periods.remove(name)),
+        });
         self.state().csi_drivers.insert(name.to_owned(), Arc::new(driver));
     }
 
@@ -185,6 +192,10 @@ impl Api for FakeApi {
 
     fn csi_driver<'a>(&'a self, name: &'a str) -> LookupFuture<'a, CsiDriver> {
         ready(self.ask("CSIDriver", ("", name), |state| state.csi_drivers.get(name).cloned()))
+    }
+
+    fn allocatable_periods(&self) -> BoxStream<'static, BTreeMap<String, Duration>> {
+        Box::pin(changes(self.periods.subscribe(), |periods| Some(periods.clone())))
     }
 
     fn attachment<'a>(&'a self, name: &'a str) -> LookupFuture<'a, Attachment> {

@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use futures_util::stream::BoxStream;
 use gantry_model::pod::token::TokenOf;
 use gantry_model::pod::{Pod, PodUid};
 use tokio::sync::watch;
@@ -133,6 +135,10 @@ impl Api for Files {
 
     fn csi_driver<'a>(&'a self, _: &'a str) -> LookupFuture<'a, CsiDriver> {
         Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn allocatable_periods(&self) -> BoxStream<'static, BTreeMap<String, Duration>> {
+        Box::pin(futures_util::stream::pending())
     }
 
     fn attachment<'a>(&'a self, _: &'a str) -> LookupFuture<'a, Attachment> {

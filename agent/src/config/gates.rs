@@ -89,7 +89,7 @@ const OURS: [&str; 76] = [
 
 /// Those whose feature a node has and this one has not: closed whatever a configuration says, so none may be
 /// opened and each that upstream lets one close may be closed.
-const ABSENT: [&str; 31] = [
+const ABSENT: [&str; 30] = [
     "CPUManagerPolicyAlphaOptions",
     "CPUManagerPolicyBetaOptions",
     "CPUManagerPolicyOptions",
@@ -107,7 +107,6 @@ const ABSENT: [&str; 31] = [
     "LocalStorageCapacityIsolationFSQuotaMonitoring",
     "LoggingAlphaOptions",
     "MemoryQoS",
-    "MutableCSINodeAllocatableCount",
     "PodAndContainerStatsFromCRI",
     "PodCertificateRequest",
     "PodLevelResourceManagers",
@@ -255,7 +254,8 @@ mod tests {
             (Some(true), Some(false))
         );
         assert_eq!((of("KubeletCrashLoopBackOffMax"), of("SidecarContainers")), (Some(true), Some(true)));
-        for there in ["CSIServiceAccountTokenSecrets", "KubeletTracing", "RecoverVolumeExpansionFailure"] {
+        let there = ["CSIServiceAccountTokenSecrets", "KubeletTracing", "MutableCSINodeAllocatableCount"];
+        for there in there.into_iter().chain(["RecoverVolumeExpansionFailure"]) {
             assert_eq!(of(there), Some(true), "{there}");
         }
         assert!(ABSENT.is_sorted() && ABSENT.iter().all(|name| gates.0.contains_key(name)));

@@ -8,10 +8,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use gantry_metrics::Metrics;
+use tokio::sync::watch;
 
 use super::driver::{Driver, PATIENCE};
 use super::files::is_driver_name;
@@ -23,14 +24,15 @@ type Version = Vec<u64>;
 /// Clones share the list.
 #[derive(Debug, Clone)]
 pub(crate) struct Drivers {
-    list: Arc<Mutex<BTreeMap<String, RegisteredDriver>>>,
+    list: watch::Sender<BTreeMap<String, RegisteredDriver>>,
     /// With each call.
     patience: Duration,
     metrics: Arc<Metrics>,
 }
 
-#[derive(Debug, Clone)]
-struct RegisteredDriver {
+/// Who answers to a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RegisteredDriver {
     socket: PathBuf,
     version: Version,
 }
@@ -38,7 +40,7 @@ struct RegisteredDriver {
 impl Drivers {
     /// None yet; calls of them are counted there.
     pub(crate) fn new(metrics: Arc<Metrics>) -> Self {
-        Self { list: Arc::default(), patience: PATIENCE, metrics }
+        Self { list: watch::channel(BTreeMap::new()).0, patience: PATIENCE, metrics }
     }
 
     /// Of calls, and of volumes.
@@ -51,8 +53,13 @@ impl Drivers {
         Driver { name: name.to_owned(), socket: socket.to_owned(), patience, metrics }
     }
 
-    fn list(&self) -> MutexGuard<'_, BTreeMap<String, RegisteredDriver>> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The list, and when it changes.
+    pub(super) fn follow(&self) -> watch::Receiver<BTreeMap<String, RegisteredDriver>> {
+        self.list.subscribe()
+    }
+
+    fn insert(&self, name: &str, driver: RegisteredDriver) {
+        self.list.send_modify(|list| drop(list.insert(name.to_owned(), driver)));
     }
 
     /// Whether a driver that speaks those versions may have that name.
@@ -77,7 +84,7 @@ impl Drivers {
         let highest = highest(versions).map_err(|why| {
             failed(format!("None of the versions specified {versions:?} are supported. err={why}"))
         })?;
-        if let Some(known) = self.list().get(name).filter(|known| known.version >= highest) {
+        if let Some(known) = self.list.borrow().get(name).filter(|known| known.version >= highest) {
             let known: Vec<String> = known.version.iter().map(ToString::to_string).collect();
             return Err(failed(format!(
                 "Another driver with the same name is already registered with a higher supported version: {:?}",
@@ -109,7 +116,7 @@ impl Drivers {
         }
         let facts = driver.node_facts().await.map_err(|error| error.why().to_owned())?;
         // Before the cluster sends pods: their volumes are to find it.
-        self.list().insert(name.to_owned(), RegisteredDriver { socket: socket.to_owned(), version });
+        self.insert(name, RegisteredDriver { socket: socket.to_owned(), version });
         let installed = cluster.install(name, &facts).await;
         if installed.is_err() {
             self.deregister(name, socket, cluster).await;
@@ -119,12 +126,12 @@ impl Drivers {
 
     /// It has gone. One that has taken its name meanwhile stays.
     pub(crate) async fn deregister(&self, name: &str, socket: &Path, cluster: &NodeInfo) {
-        {
-            let mut list = self.list();
-            if list.get(name).is_none_or(|known| known.socket != socket) {
-                return;
-            }
-            list.remove(name);
+        let removed = self.list.send_if_modified(|list| {
+            let is_there = list.get(name).is_some_and(|known| known.socket == socket);
+            is_there && list.remove(name).is_some()
+        });
+        if !removed {
+            return;
         }
         if let Err(why) = cluster.uninstall(name).await {
             tracing::error!(driver = name, why, "the cluster is not told that a CSI driver has gone");
@@ -136,10 +143,15 @@ impl Drivers {
     /// # Errors
     /// In upstream's words, when none is registered.
     pub(crate) fn get(&self, name: &str) -> Result<Driver, String> {
-        match self.list().get(name) {
+        match self.list.borrow().get(name) {
             Some(entry) => Ok(self.at(name, &entry.socket)),
             None => Err(format!("driver name {name} not found in the list of registered CSI drivers")),
         }
+    }
+
+    /// Whether that one is the driver of its name, now.
+    pub(super) fn is_here(&self, driver: &Driver) -> bool {
+        self.list.borrow().get(&driver.name).is_some_and(|known| known.socket == driver.socket)
     }
 
     /// None yet; a call may take so long.
@@ -151,19 +163,18 @@ impl Drivers {
     /// As if it had registered.
     #[cfg(test)]
     pub(crate) fn put(&self, name: &str, socket: &Path) {
-        let entry = RegisteredDriver { socket: socket.to_owned(), version: vec![1, 0, 0] };
-        self.list().insert(name.to_owned(), entry);
+        self.insert(name, RegisteredDriver { socket: socket.to_owned(), version: vec![1, 0, 0] });
     }
 
     /// As if it had gone.
     #[cfg(test)]
     pub(crate) fn remove(&self, name: &str) {
-        self.list().remove(name);
+        self.list.send_modify(|list| drop(list.remove(name)));
     }
 
     /// All of them.
     pub(crate) fn names(&self) -> BTreeSet<String> {
-        self.list().keys().cloned().collect()
+        self.list.borrow().keys().cloned().collect()
     }
 }
 

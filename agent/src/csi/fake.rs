@@ -156,6 +156,11 @@ impl FakeDriver {
         self.calls.borrow().iter().filter(|call| *call != "info").cloned().collect()
     }
 
+    /// How often it was asked what it says of the node.
+    pub(crate) fn infos(&self) -> usize {
+        self.calls.borrow().iter().filter(|call| call.starts_with("info")).count()
+    }
+
     /// The last requests to stage and to publish.
     pub(crate) fn asked(&self) -> (wire::NodeStageVolumeRequest, wire::NodePublishVolumeRequest) {
         let state = self.state();

@@ -81,6 +81,23 @@ impl NodeInfo {
         })
     }
 
+    /// The driver says something else than it did, unless it is not `here` any more.
+    ///
+    /// # Errors
+    /// Likewise.
+    pub(super) async fn update(
+        &self,
+        driver: &str,
+        facts: &NodeFacts,
+        here: impl Fn() -> bool,
+    ) -> Result<(), String> {
+        // In the same turn as the request: whoever has the driver withdrawn comes after it.
+        let update = async || if here() { self.install_in_csi_node(driver, facts).await } else { Ok(()) };
+        self.again(update).await.map_err(|why| {
+            format!("error updating CSINode object with CSI driver node info: error updating CSINode: {why}")
+        })
+    }
+
     /// The driver has gone. Labels of topology stay: they are of volumes, too.
     ///
     /// # Errors

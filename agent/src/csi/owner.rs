@@ -13,18 +13,20 @@
 )]
 
 mod labels;
+mod limit;
 mod told;
 mod upkeep;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, join_all};
 use gantry_model::pod::{Pod, PodUid};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
+use super::allocatable::Allocatable;
 use super::drivers::Drivers;
 use super::files::{DevicePlace, Found, FoundDevice, FoundMount, Mounts, Places};
 use super::steps::{self, Published, StepError, Steps, WantedVolume};
@@ -34,7 +36,7 @@ use crate::attachments::{Attachments, InUse};
 use crate::block::BlockKernel;
 use crate::events::VolumeNotes;
 use crate::timeline::Span;
-pub(crate) use told::{MountError, Retry, Wait};
+pub(crate) use told::{MountError, Retry, Wait, timed_out};
 use told::{Stages, Waits, refusal};
 
 /// How long a pod's turn waits for the controller; then the pod asks again.
@@ -65,6 +67,8 @@ struct OwnerParts {
     stages: Stages,
     attachments: Attachments,
     notes: VolumeNotes,
+    /// None without a cluster.
+    allocatable: OnceLock<Allocatable>,
     /// What an earlier kubelet has left and nobody can read.
     unread: Mutex<Vec<String>>,
 }
@@ -122,6 +126,7 @@ impl CsiVolumes {
             stages: Stages::default(),
             attachments: Attachments::default(),
             notes: VolumeNotes::default(),
+            allocatable: OnceLock::new(),
             unread: Mutex::new(found.unread),
         };
         let this = Self { shared: Arc::new(shared) };
@@ -236,13 +241,12 @@ impl CsiVolumes {
         if let Some(error) = self.shared.waits.too_early(&key) {
             return Err(error);
         }
-        let result = self.attempt(pod, wanted, own).await;
-        match result {
+        match self.attempt(pod, wanted, own).await {
             Ok(is_new) => {
                 self.shared.waits.over(&key);
                 Ok(is_new)
             }
-            Err(error) => Err(self.shared.waits.failed(&key, wanted, error)),
+            Err(error) => Err(self.failed(&key, pod, wanted, error).await),
         }
     }
 

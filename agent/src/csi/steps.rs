@@ -126,7 +126,7 @@ pub(crate) fn ephemeral_handle(pod: &Pod, volume: &str) -> String {
 }
 
 /// The name of the object that says whether a volume is attached to a node.
-pub(super) fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
+pub(crate) fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
     format!("csi-{}", files::sha256(&format!("{handle}{driver}{node}")))
 }
 
@@ -210,7 +210,7 @@ impl Steps<'_> {
         let found = self.api.attachment(&name).await.map_err(|error| get(&error.message))?;
         let found =
             found.ok_or_else(|| get(&format!("volumeattachments.storage.k8s.io {name:?} not found")))?;
-        let Attachment { attached, deleted, error, metadata } = &*found;
+        let Attachment { attached, deleted, error, error_code: _, metadata } = &*found;
         match (deleted, attached, error) {
             (true, ..) => Err(failed("volume attachment is being deleted".to_owned())),
             (false, true, _) => Ok(metadata.clone()),

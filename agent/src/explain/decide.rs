@@ -26,6 +26,7 @@ pub(crate) fn decide(facts: &ExplainInputs<'_>) -> Vec<Finding> {
     }
     findings.extend(shutdown::explain(status, events(facts, "", &[])));
     findings.extend(devices::explain_refusal(status, events(facts, "", &[])));
+    findings.extend(volumes::explain_refusal(status, events(facts, "", &[])));
     if !status.is_over() {
         findings.extend(devices::explain_wait(facts.pod, status, facts.now));
         findings.extend(devices::explain_health(status));

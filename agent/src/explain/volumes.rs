@@ -3,8 +3,9 @@
 use super::Finding;
 use super::decide::{line, newest};
 use super::look::ExplainInputs;
+use crate::pod::status::PodStatus;
 use crate::timeline::render::millis;
-use crate::volumes::{NO_ISCSIADM, NO_NFS_HELPER, VolumeOrigin, VolumeWait};
+use crate::volumes::{NO_ISCSIADM, NO_NFS_HELPER, VOLUME_LIMIT, VolumeOrigin, VolumeWait};
 
 /// A volume that is not there keeps every container waiting.
 pub(super) fn explain(facts: &ExplainInputs<'_>) -> Vec<Finding> {
@@ -20,6 +21,17 @@ pub(super) fn explain(facts: &ExplainInputs<'_>) -> Vec<Finding> {
         waiting(cause.to_owned(), remedy, line(event))
     });
     failed.into_iter().collect()
+}
+
+/// It was refused, since one of its volumes finds no room on the node.
+pub(super) fn explain_refusal(status: &PodStatus, evidence: Vec<String>) -> Option<Finding> {
+    (status.api_reason == VOLUME_LIMIT).then(|| Finding {
+        container: String::new(),
+        state: VOLUME_LIMIT.to_owned(),
+        cause: status.api_message.clone(),
+        remedy: "make the pod again, unless its controller does: the scheduler sends it where there is room. `kubectl get csinode` has how many volumes of a driver each node takes".to_owned(),
+        evidence,
+    })
 }
 
 /// Cause and remedy of an event.
@@ -264,6 +276,19 @@ mod tests {
             assert!(found.remedy.contains(remedy), "{}", found.remedy);
             assert_eq!(found.evidence, [why]);
         }
+    }
+
+    #[test]
+    fn a_pod_whose_volume_found_no_room_is_told_where_there_is() {
+        let of = |reason: &str| {
+            let (api_reason, api_message) = (reason.to_owned(), "Pod was rejected: full".to_owned());
+            let status = PodStatus { api_reason, api_message, ..PodStatus::default() };
+            explain_refusal(&status, vec!["event".to_owned()])
+        };
+        let found = of("VolumeAttachmentLimitExceeded").unwrap();
+        assert_eq!(found.cause, "Pod was rejected: full");
+        assert!(found.remedy.contains("csinode"), "{}", found.remedy);
+        assert_eq!((found.evidence, of("Evicted")), (vec!["event".to_owned()], None));
     }
 
     #[test]

@@ -24,6 +24,7 @@ use gantry_model::version;
 
 use crate::config::gates::Gates;
 use crate::config::{self, KubeletConfiguration, KubeletFlags};
+use crate::csi::allocatable::Allocatable;
 use crate::csi::node_info::NodeInfo;
 use crate::csi::owner::CsiVolumes;
 use crate::devices::DeviceManager;
@@ -212,7 +213,11 @@ impl Parts<'_> {
         if let Some(clients) = &self.clients {
             dra.wipe(Arc::new(ClusterSlices::new(clients.pods.clone(), &self.name, node.clone())));
             let (drivers, cluster) = (self.csi.drivers(), NodeInfo::new(clients.pods.clone(), &self.name));
+            let allocatable = Allocatable::new(self.deps.api.clone(), drivers.clone(), cluster.clone());
+            self.csi.ask_anew_by(allocatable.clone());
             self.csi.begin();
+            // Ends with the process.
+            tokio::spawn(allocatable.run());
             // Ends when it is done.
             tokio::spawn(cluster.clone().begin(drivers.clone(), node));
             handlers.insert(plugins::csi::TYPE, Arc::new(CsiPlugins { drivers, cluster }));

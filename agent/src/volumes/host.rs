@@ -20,6 +20,7 @@ mod block;
 mod claims;
 mod container_mounts;
 mod csi;
+mod failures;
 mod iscsi;
 mod local;
 mod nfs;
@@ -63,6 +64,7 @@ use crate::events::VolumeNotes;
 use crate::node::NodeInfo;
 use crate::timeline::Span;
 use claims::{Failed, Writers};
+use failures::MissingVolume;
 use iscsi::IscsiParts;
 use served::ServedParts;
 use waits::Waits;
@@ -198,7 +200,7 @@ impl HostVolumes {
         made.map_err(|error| Error::new(format!("mkdir {}: {error}", folder.display())))?;
         // As the kubelet, which sets volumes up side by side: the others do not wait for a broken one.
         let mut failures = Vec::new();
-        let mut mounting: Vec<BoxFuture<'_, Result<(), Error>>> = Vec::new();
+        let mut mounting: Vec<BoxFuture<'_, Result<(), MissingVolume>>> = Vec::new();
         for volume in &pod.volumes {
             let begun = Instant::now();
             let ready = self.ready(pod, volume).await;
@@ -225,12 +227,11 @@ impl HostVolumes {
             self.tally.record_mount(pod, volume, begun, result.is_ok());
             if let Err(error) = result {
                 self.writers.give_back(&pod.uid);
-                failures.push(Error { reason: error.reason(), ..Error::new(error.told(&volume.name)) });
+                failures.push(MissingVolume::of(&volume.name, &error));
             }
         }
         failures.extend(join_all(mounting).await.into_iter().filter_map(Result::err));
-        // One is told at a time, and rather one that is news.
-        failures.into_iter().min_by_key(|error| error.quiet).map_or(Ok(()), Err)
+        failures::told(failures)
     }
 
     async fn apply(&self, pod: &Pod, folder: &Path, ready: Ready<'_>) -> Result<(), String> {

@@ -1,6 +1,7 @@
 //! API objects as the agent knows them. Pure. Called by [`super`].
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use gantry_model::pod::placement::Operator;
 use gantry_model::pod::volume::IscsiVolume;
@@ -198,7 +199,13 @@ pub(super) fn csi_driver(object: &storage::CSIDriver) -> CsiDriver {
         tokens_in_secrets: spec.service_account_token_in_secrets.unwrap_or(false),
         republish: spec.requires_republish.unwrap_or(false),
         se_linux_mount: spec.se_linux_mount.unwrap_or(false),
+        allocatable_period: allocatable_period(object),
     }
+}
+
+pub(super) fn allocatable_period(object: &storage::CSIDriver) -> Option<Duration> {
+    let seconds = object.spec.node_allocatable_update_period_seconds.unwrap_or(0);
+    u64::try_from(seconds).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs)
 }
 
 pub(super) fn attachment(object: storage::VolumeAttachment) -> Attachment {
@@ -206,6 +213,7 @@ pub(super) fn attachment(object: storage::VolumeAttachment) -> Attachment {
     Attachment {
         attached: status.attached,
         deleted: object.metadata.deletion_timestamp.is_some(),
+        error_code: status.attach_error.as_ref().and_then(|error| error.error_code),
         error: status.attach_error.map(|error| error.message.unwrap_or_default()),
         metadata: status.attachment_metadata.unwrap_or_default(),
     }

@@ -1,8 +1,10 @@
 //! The API server's objects as pods see them, on a fake server and paused time.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use gantry_kube_client::fake_apiserver::{FakeApiServer, InjectedFault, Wrong};
 use gantry_model::clock::FakeClock;
 use gantry_model::pod::token::TokenOf;
@@ -271,6 +273,46 @@ async fn claims_and_their_volumes_are_read_when_asked_for() {
     let volume = cluster.persistent_volume("pv").await.unwrap().unwrap();
     assert_eq!(volume.source, crate::api::PersistentSource::Local { path: "/data".into() });
     assert_eq!((volume.one_pod, &volume.affinity), (false, &None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn why_a_volume_is_not_attached_is_read_with_its_code() {
+    let (server, cluster, _) = start();
+    assert_eq!(cluster.attachment("a").await.unwrap(), None);
+    let put = |name: &str, error: Value| {
+        let path = format!("/apis/storage.k8s.io/v1/volumeattachments/{name}");
+        let spec = json!({ "attacher": "d", "nodeName": "n", "source": { "persistentVolumeName": "pv" } });
+        server.put(&path, json!({ "spec": spec, "status": { "attached": false, "attachError": error } }));
+    };
+    put("a", json!({ "message": "full", "errorCode": 8 }));
+    put("b", json!({ "message": "lost" }));
+    for (name, why, code) in [("a", "full", Some(8)), ("b", "lost", None)] {
+        let found = cluster.attachment(name).await.unwrap().unwrap();
+        assert_eq!((found.attached, found.error.as_deref(), found.error_code), (false, Some(why), code));
+    }
+}
+
+/// Anything else that changes of a driver's object is the same once more.
+#[tokio::test(start_paused = true)]
+async fn periods_of_drivers_are_told_as_they_change() {
+    let (server, cluster, _) = start();
+    let path = |name: &str| format!("/apis/storage.k8s.io/v1/csidrivers/{name}");
+    let put = |name: &str, period: Value| {
+        let spec = json!({ "nodeAllocatableUpdatePeriodSeconds": period });
+        server.put(&path(name), json!({ "metadata": { "name": name }, "spec": spec }));
+    };
+    put("a", json!(10));
+    put("b", Value::Null);
+    put("c", json!(0));
+    let mut told = cluster.allocatable_periods();
+    let periods = |of: &[(&str, u64)]| -> BTreeMap<String, Duration> {
+        of.iter().map(|(name, period)| ((*name).to_owned(), Duration::from_secs(*period))).collect()
+    };
+    assert_eq!(told.next().await.unwrap(), periods(&[("a", 10)]));
+    put("b", json!(60));
+    assert_eq!(told.next().await.unwrap(), periods(&[("a", 10), ("b", 60)]));
+    server.remove(&path("a"));
+    assert_eq!(told.next().await.unwrap(), periods(&[("b", 60)]));
 }
 
 #[tokio::test(start_paused = true)]

@@ -124,7 +124,7 @@ fn versions_and_names_are_judged_as_upstream_does() {
         assert!(told.ends_with(why), "{told}");
     }
     let known = RegisteredDriver { socket: PathBuf::from("/s"), version: vec![1, 1, 0] };
-    drivers.list().insert("a.example".to_owned(), known);
+    drivers.insert("a.example", known);
     let why = judge(&["1.0.0"]).unwrap_err();
     assert!(why.ends_with("already registered with a higher supported version: \"1.1.0\""), "{why}");
     assert_eq!(judge(&["1.2.0"]), Ok(()));
@@ -142,7 +142,7 @@ async fn a_driver_that_does_not_come_back_is_withdrawn_after_a_while() {
     let ids = json!({ IDS: r#"{"gone":"i","here":"i"}"# });
     let node = bed.server.put(NODE, json!({ "metadata": { "uid": "node-uid", "annotations": ids } }));
     let here = RegisteredDriver { socket: PathBuf::from("/s"), version: vec![1, 0] };
-    bed.drivers.list().insert("here".to_owned(), here);
+    bed.drivers.insert("here", here);
     let (_sender, seen) = watch::channel(Some(Arc::new(serde_json::from_value(node).unwrap())));
     let begun = tokio::spawn(bed.cluster.clone().begin(bed.drivers.clone(), seen));
     tokio::time::sleep(Duration::from_secs(60)).await;

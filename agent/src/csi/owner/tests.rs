@@ -5,6 +5,7 @@ mod block;
 #[cfg(feature = "failpoints")]
 mod failpoints;
 mod labels;
+mod limit;
 mod upkeep;
 
 use std::path::Path;
@@ -43,6 +44,7 @@ fn object() -> CsiDriver {
         tokens_in_secrets: false,
         republish: false,
         se_linux_mount: false,
+        allocatable_period: None,
     }
 }
 
@@ -237,7 +239,7 @@ async fn a_pod_waits_until_its_volume_is_told_to_be_in_use_and_attached() {
     );
     let name = steps::attachment_name("h1", DRIVER, "n1");
     let metadata = BTreeMap::from([("device".to_owned(), "7".to_owned())]);
-    let attachment = Attachment { attached: true, deleted: false, error: None, metadata: metadata.clone() };
+    let attachment = Attachment { attached: true, metadata: metadata.clone(), ..Attachment::default() };
     bed.api.put_attachment(&name, attachment);
     let error = mount().await.unwrap_err();
     assert!(error.quiet, "the driver is left alone for half a second: {error:?}");
@@ -251,8 +253,7 @@ async fn a_pod_waits_until_its_volume_is_told_to_be_in_use_and_attached() {
 async fn trap_121937_a_volume_is_in_use_until_it_is_unstaged() {
     let bed = Bed::new();
     bed.api.put_csi_driver(DRIVER, CsiDriver { attach_required: true, ..object() });
-    let metadata = BTreeMap::new();
-    let attachment = Attachment { attached: true, deleted: false, error: None, metadata };
+    let attachment = Attachment { attached: true, ..Attachment::default() };
     bed.api.put_attachment(&steps::attachment_name("h1", DRIVER, "n1"), attachment);
     bed.volumes.attachments().see_node(&node(&[KEY], &[KEY]));
     bed.mount(&pod("a"), &wanted()).await.unwrap();

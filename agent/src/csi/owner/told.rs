@@ -26,6 +26,16 @@ pub(crate) struct MountError {
     pub(crate) reason: &'static str,
     /// It was told before, or is no failure: no event.
     pub(crate) quiet: bool,
+    /// The node does not have it yet.
+    pub(crate) unattached: bool,
+    /// And will not: it takes no more volumes.
+    pub(crate) no_room: bool,
+}
+
+impl MountError {
+    fn new(message: String, step: &str, quiet: bool) -> Self {
+        Self { message, reason: reason(step), quiet, unattached: step == WAITS, no_room: false }
+    }
 }
 
 /// As upstream, by the operation that the step is of.
@@ -140,7 +150,7 @@ struct Waiting {
 }
 
 /// By pod and volume.
-type Key = (PodUid, String);
+pub(super) type Key = (PodUid, String);
 
 /// Of all pods.
 #[derive(Debug, Default)]
@@ -180,7 +190,7 @@ impl Waits {
     pub(super) fn too_early(&self, key: &Key) -> Option<MountError> {
         let all = self.all();
         let waiting = all.get(key).filter(|waiting| Instant::now() < waiting.until)?;
-        Some(MountError { message: waiting.message.clone(), reason: reason(waiting.step), quiet: true })
+        Some(MountError::new(waiting.message.clone(), waiting.step, true))
     }
 
     /// Remembers a failure; how it is told.
@@ -201,20 +211,23 @@ impl Waits {
         if error.step != WAITS {
             waiting.until = now + waiting.retry.next();
             waiting.message = error.message(&wanted.name, own_name);
-            return MountError { message: waiting.message.clone(), reason: reason(error.step), quiet: false };
+            return MountError::new(waiting.message.clone(), error.step, false);
         }
         waiting.message.clone_from(&error.why);
         let long = waiting.untold.elapsed() >= LONG_WAIT;
         if long {
             waiting.untold = now;
-            let list = format!("unmounted volumes=[{own_name}], unattached volumes=[{own_name}]");
-            let message = format!(
-                "Unable to attach or mount volumes: {list}, failed to process volumes=[]: timed out waiting for the condition"
-            );
-            return MountError { message, reason: reason(error.step), quiet: false };
+            return MountError::new(timed_out(own_name), error.step, false);
         }
-        MountError { message: error.why, reason: reason(error.step), quiet: true }
+        MountError::new(error.why, error.step, true)
     }
+}
+
+/// As upstream tells it of a volume that is not attached for long.
+pub(crate) fn timed_out(own_name: &str) -> String {
+    format!(
+        "Unable to attach or mount volumes: unmounted volumes=[{own_name}], unattached volumes=[{own_name}], failed to process volumes=[]: context deadline exceeded"
+    )
 }
 
 #[cfg(test)]
@@ -239,7 +252,7 @@ mod tests {
         let fails = || waits.failed(&key, &wanted, StepError::before(WAITS, "not yet".to_owned()));
         assert!(fails().quiet);
         tokio::time::advance(LONG_WAIT).await;
-        let words = "Unable to attach or mount volumes: unmounted volumes=[data], unattached volumes=[data], failed to process volumes=[]: timed out waiting for the condition";
+        let words = "Unable to attach or mount volumes: unmounted volumes=[data], unattached volumes=[data], failed to process volumes=[]: context deadline exceeded";
         let told = fails();
         assert_eq!((told.message.as_str(), told.reason, told.quiet), (words, "FailedMount", false));
         assert!(fails().quiet, "it is told once each time");

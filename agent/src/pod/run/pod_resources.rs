@@ -15,6 +15,7 @@ use crate::events::Kind::{Normal, Warning};
 use crate::events::{NodeNote, VolumeNote};
 use crate::ports;
 use crate::runtime::{NewSandbox, Users};
+use crate::volumes::Error;
 
 /// It is this agent's, and what it is allocated is known.
 async fn claim(task: Task<'_>) -> Result<(), crate::checkpoint::Error> {
@@ -30,11 +31,15 @@ pub(super) async fn devices(task: Task<'_>, runs: bool) -> Result<Output, WaitRe
         Err(why) => {
             let reason = "UnexpectedAdmissionError";
             let message = format!("Allocate failed due to {why}, which is unexpected");
-            task.deps.metrics.admission_rejections.inc([admission::label(reason)]);
-            task.tell(Warning, reason, message).await;
+            tell_rejection(task, reason, message).await;
             Err(wait_reason(reason, why))
         }
     }
+}
+
+async fn tell_rejection(task: Task<'_>, reason: &'static str, message: String) {
+    task.deps.metrics.admission_rejections.inc([admission::label(reason)]);
+    task.tell(Warning, reason, message).await;
 }
 
 /// The claim comes first: what an agent leaves that dies in between can still be told from another's. One that runs is
@@ -70,7 +75,33 @@ pub(super) async fn cgroup(task: Task<'_>, actuated: &Allocation) -> Result<Outp
     }
 }
 
+/// A pod whose volume finds no room on the node is refused, late as it is.
 pub(super) async fn volumes(task: Task<'_>) -> Result<Output, WaitReason> {
+    let made = make_volumes(task).await;
+    if let Err(Error { reason, message, quiet, rejects }) = made {
+        match (rejects, quiet) {
+            (true, _) => tell_rejection(task, reason, message.clone()).await,
+            (false, true) => {}
+            (false, false) => task.tell(Warning, reason, message.as_str()).await,
+        }
+        return Err(wait_reason(reason, message));
+    }
+    Ok(Output::Done)
+}
+
+/// Of a pod that has them: it is not refused any more.
+pub(super) async fn refresh(task: Task<'_>) -> Result<Output, WaitReason> {
+    let made = make_volumes(task).await;
+    if let Err(Error { reason, message, quiet, rejects }) = made {
+        if !quiet && !rejects {
+            task.tell(Warning, reason, message.as_str()).await;
+        }
+        return Err(wait_reason(reason, message));
+    }
+    Ok(Output::Done)
+}
+
+async fn make_volumes(task: Task<'_>) -> Result<(), Error> {
     let (notes, uid) = (task.deps.volumes.notes(), &task.pod.uid);
     let mut set_up = task.deps.volumes.set_up(task.pod);
     // What takes long is told while it does.
@@ -83,15 +114,7 @@ pub(super) async fn volumes(task: Task<'_>) -> Result<Output, WaitReason> {
         }
     };
     tell_volumes(task, notes.take(uid)).await;
-    match set_up {
-        Ok(()) => Ok(Output::Done),
-        Err(error) => {
-            if !error.quiet {
-                task.tell(Warning, error.reason, error.message.as_str()).await;
-            }
-            Err(wait_reason(error.reason, error.message))
-        }
-    }
+    set_up
 }
 
 async fn tell_volumes(task: Task<'_>, notes: Vec<VolumeNote>) {

@@ -40,6 +40,7 @@ mod probes;
 mod resizes;
 mod traced;
 mod vanished;
+mod volumes;
 
 pub(super) const IMAGE: &str = "reg/img:v1";
 

@@ -11,6 +11,7 @@ use crate::pod::plan::Action;
 use crate::pod::restart;
 use crate::probe::ProbeResult;
 use crate::runtime::Image;
+use crate::volumes::VOLUME_LIMIT;
 
 /// What an effect brought.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -163,8 +164,11 @@ impl WorkerState {
             // It was admitted, and does not get what it was admitted with: it never starts, as upstream.
             Action::AllocateDevices { .. } => {
                 let message = format!("Allocate failed due to {}, which is unexpected", trouble.message);
-                self.api.refused = Some(Rejection::new(&trouble.reason, message));
-                self.stage.end(Ended::Refused, now);
+                self.refuse(&trouble.reason, message, now);
+            }
+            // Its volume finds no room on the node, and it has not begun: likewise.
+            Action::SetUpVolumes if trouble.reason == VOLUME_LIMIT => {
+                self.refuse(&trouble.reason, trouble.message, now);
             }
             Action::Resize { .. } => self.resizing.fail(pod, trouble.message),
             Action::SetUpCgroup { .. }
@@ -179,5 +183,10 @@ impl WorkerState {
             | Action::StopSandbox { .. }
             | Action::RemoveSandbox { .. } => self.pod_trouble = Some(trouble.message),
         }
+    }
+
+    fn refuse(&mut self, reason: &str, message: String, now: Duration) {
+        self.api.refused = Some(Rejection::new(reason, message));
+        self.stage.end(Ended::Refused, now);
     }
 }

@@ -15,12 +15,13 @@ use super::super::removal::Mounts;
 use super::super::{Error, VolumeOrigin, VolumeWait, iscsi, nfs, removal};
 use super::block::device_usage;
 use super::claims::Failed;
+use super::failures::MissingVolume;
 use super::{HostVolumes, blocking, mounts};
 use crate::api::{CsiSource, widest};
 use crate::block;
 use crate::csi::files::{FOLDER, Places};
 use crate::csi::label::WantedLabel;
-use crate::csi::owner::{CsiVolumes, MountError, Wait};
+use crate::csi::owner::{CsiVolumes, Wait};
 use crate::csi::steps::{WantedVolume, ephemeral_handle};
 
 /// Of bind mounts of parts of volumes.
@@ -44,17 +45,16 @@ impl HostVolumes {
         volume: &Volume,
         wanted: Box<WantedVolume>,
         begun: Instant,
-    ) -> Result<(), Error> {
+    ) -> Result<(), MissingVolume> {
         let Some(csi) = &self.csi else {
             let why =
                 format!("volume {:?} is of a CSI driver, which pods have in a cluster only", volume.name);
-            return Err(Error::new(why));
+            return Err(MissingVolume::new(&volume.name, Error::new(why)));
         };
         let change = GroupChange::of(pod, self.notes.clone());
         let mounted = csi.mount(pod, &wanted, move |path| Box::pin(change.apply(path))).await;
         self.tally.record_mount(pod, volume, begun, mounted.is_ok());
-        let is_new =
-            mounted.map_err(|MountError { message, reason, quiet }| Error { message, reason, quiet })?;
+        let is_new = mounted.map_err(|error| MissingVolume::of_mount(&volume.name, error))?;
         if wanted.block && is_new {
             self.tell_map(&pod.uid, &wanted.name, &self.csi_places().map(&pod.uid, &wanted.name));
         }

@@ -23,13 +23,13 @@ use super::super::iscsi::session::{Chap, IscsiHost};
 use super::super::iscsi::{self, FOLDER, IscsiDisk, IscsiRecord, PLUGIN};
 use super::super::ownership_progress::GroupChange;
 use super::super::turns::Turns;
-use super::super::{Error, VolumeOrigin, removal};
+use super::super::{VolumeOrigin, removal};
 use super::claims::{Failed, IN_USE};
+use super::failures::MissingVolume;
 use super::{HostVolumes, blocking, make_folder};
 use crate::attachments::{Attachments, InUse};
 use crate::block::{self, BlockMap};
-use crate::csi::owner::Retry;
-use crate::csi::steps::unmounted;
+use crate::csi::owner::{MountError, Retry, timed_out};
 
 /// How long a pod's turn waits for the controller; then the pod asks again.
 const ATTACH_LOOK: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 5_000 });
@@ -193,7 +193,7 @@ impl HostVolumes {
         volume: &Volume,
         wanted: Box<IscsiDisk>,
         begun: Instant,
-    ) -> Result<(), Error> {
+    ) -> Result<(), MissingVolume> {
         let uid = &pod.uid;
         let done = self.set_up_disk(pod, &wanted).await;
         self.tally.record_mount(pod, volume, begun, done.is_ok());
@@ -203,19 +203,21 @@ impl HostVolumes {
                 return Ok(());
             }
             Err(NotThere::Failed(failed)) => failed,
-            Err(NotThere::Unattached(why)) => {
-                self.waits.fail(uid, &wanted.name, &why);
-                let long = self.waits.is_long(uid, &wanted.name, LONG_WAIT);
-                let told = unmounted(&volume.name, "", "timed out waiting for the condition");
-                let told =
-                    told.replace("unattached volumes=[]", &format!("unattached volumes=[{}]", volume.name));
-                return Err(Error { quiet: !long, ..Error::new(if long { told } else { why }) });
-            }
+            Err(NotThere::Unattached(why)) => return Err(self.unattached(uid, volume, &wanted, why)),
         };
         if let Failed::Of { why, .. } = &failed {
             self.waits.fail(uid, &wanted.name, why);
         }
-        Err(Error { reason: failed.reason(), ..Error::new(failed.told(&volume.name)) })
+        Err(MissingVolume::of(&volume.name, &failed))
+    }
+
+    /// Told when it takes long, as upstream.
+    fn unattached(&self, uid: &PodUid, volume: &Volume, wanted: &IscsiDisk, why: String) -> MissingVolume {
+        self.waits.fail(uid, &wanted.name, &why);
+        let (name, quiet) = (&volume.name, !self.waits.is_long(uid, &wanted.name, LONG_WAIT));
+        let message = if quiet { why } else { timed_out(name) };
+        let reason = "FailedMount";
+        MissingVolume::of_mount(name, MountError { message, reason, quiet, unattached: true, no_room: false })
     }
 
     async fn set_up_disk(&self, pod: &Pod, disk: &IscsiDisk) -> Result<(), NotThere> {

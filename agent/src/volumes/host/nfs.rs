@@ -11,6 +11,7 @@ use super::super::nfs::{FOLDER, NfsMount, SET_UP};
 use super::super::{Error, VolumeOrigin};
 use super::HostVolumes;
 use super::claims::Failed;
+use super::failures::MissingVolume;
 
 impl HostVolumes {
     pub(super) fn nfs_target(&self, uid: &PodUid, name: &str) -> PathBuf {
@@ -23,7 +24,7 @@ impl HostVolumes {
         volume: &Volume,
         wanted: Box<NfsMount>,
         begun: Instant,
-    ) -> Result<(), Error> {
+    ) -> Result<(), MissingVolume> {
         self.waits.begin(&pod.uid, &wanted.name, VolumeOrigin::Export(wanted.source()), SET_UP);
         let mounted = self.mount_export(pod, &wanted).await;
         match &mounted {
@@ -32,7 +33,7 @@ impl HostVolumes {
         }
         self.tally.record_mount(pod, volume, begun, mounted.is_ok());
         let told = |why| Failed::Of { step: SET_UP, volume: wanted.name.clone(), why }.told(&volume.name);
-        mounted.map_err(|why| Error::new(told(why)))
+        mounted.map_err(|why| MissingVolume::new(&volume.name, Error::new(told(why))))
     }
 
     /// Unless something is mounted there: an earlier kubelet may have done it.

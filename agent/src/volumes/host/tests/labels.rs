@@ -19,6 +19,7 @@ pub(super) fn driver(se_linux_mount: bool) -> CsiDriver {
         tokens_in_secrets: false,
         republish: false,
         se_linux_mount,
+        allocatable_period: None,
     }
 }
 
