@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	storage "k8s.io/api/storage/v1"
 	kerrors "k8s.io/apimachinery/pkg/api/errors"
@@ -31,6 +32,8 @@ type attacher struct {
 	volumes     core.PersistentVolumeLister
 	// What the driver's controller can.
 	attaches, newModes, readOnly bool
+	// Whether the code of a driver's answer is told.
+	codes bool
 }
 
 // finalizer keeps an attachment until it is detached, and a volume while there is one.
@@ -66,12 +69,22 @@ func (a *attacher) attach(ctx context.Context, va *storage.VolumeAttachment) err
 	}
 	metadata, err := a.publish(ctx, va)
 	if err != nil {
-		va.Status.AttachError = &storage.VolumeError{Time: metav1.Now(), Message: err.Error()}
+		va.Status.AttachError = a.failure(err)
 		return errors.Join(err, a.saveStatus(ctx, va))
 	}
 	log.Printf("%s: attached", va.Name)
 	va.Status = storage.VolumeAttachmentStatus{Attached: true, AttachmentMetadata: metadata}
 	return a.saveStatus(ctx, va)
+}
+
+// failure is what the attachment says of it.
+func (a *attacher) failure(err error) *storage.VolumeError {
+	told := &storage.VolumeError{Time: metav1.Now(), Message: err.Error()}
+	if answer, ok := status.FromError(err); ok && a.codes {
+		code := int32(answer.Code())
+		told.ErrorCode = &code
+	}
+	return told
 }
 
 func (a *attacher) saveStatus(ctx context.Context, va *storage.VolumeAttachment) error {
@@ -186,7 +199,7 @@ func (a *attacher) detach(ctx context.Context, va *storage.VolumeAttachment) err
 		return nil
 	}
 	if err := a.unpublish(ctx, va); err != nil {
-		va.Status.DetachError = &storage.VolumeError{Time: metav1.Now(), Message: err.Error()}
+		va.Status.DetachError = a.failure(err)
 		return errors.Join(err, a.saveStatus(ctx, va))
 	}
 	log.Printf("%s: detached", va.Name)

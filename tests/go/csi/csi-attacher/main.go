@@ -7,6 +7,7 @@ import (
 	"flag"
 	"log"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 func main() {
 	flags := sidecar.Define()
 	flag.Bool("leader-election", false, "taken for the sake of upstream's manifests: there is one of these")
+	gates := flag.String("feature-gates", "", "MutableCSINodeAllocatableCount=true tells the code of an attachment that has failed")
 	flag.Parse()
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer cancel()
@@ -54,6 +56,7 @@ func main() {
 		name: name, flags: flags, cluster: cluster, driver: csi.NewControllerClient(conn),
 		attachments: attachments.Lister(), volumes: volumes.Lister(),
 		attaches: attaches, newModes: newModes, readOnly: readOnly,
+		codes: strings.Contains(*gates, "MutableCSINodeAllocatableCount=true"),
 	}
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())
