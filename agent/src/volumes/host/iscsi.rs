@@ -123,11 +123,13 @@ impl IscsiParts {
         self.disks().get(place).is_some_and(|disk| disk.pods.contains(uid))
     }
 
-    /// The pod has none any more.
-    fn leave(&self, uid: &PodUid) {
-        for disk in self.disks().values_mut() {
+    /// The pod has none any more; which nobody has or wants now.
+    fn leave(&self, uid: &PodUid) -> BTreeSet<PathBuf> {
+        let mut disks = self.disks();
+        for disk in disks.values_mut() {
             disk.pods.remove(uid);
         }
+        disks.iter().filter(|(_, disk)| disk.pods.is_empty()).map(|(place, _)| place.clone()).collect()
     }
 
     /// It was given back; a pod that came for it meanwhile waits for its turn.
@@ -419,9 +421,10 @@ impl HostVolumes {
 
     /// The pod has no disks any more: what nobody else has is given back.
     pub(super) async fn leave_disks(&self, uid: &PodUid) -> Result<(), String> {
-        self.iscsi.leave(uid);
+        // One that was never attached has no folder yet.
+        let mut places = self.iscsi.leave(uid);
         let plugins = self.plugins.clone();
-        let places = blocking(move || iscsi::list_disks(&plugins)).await?;
+        places.extend(blocking(move || iscsi::list_disks(&plugins)).await?);
         places.into_iter().for_each(|place| self.give_back_later(place));
         Ok(())
     }
@@ -465,6 +468,13 @@ impl HostVolumes {
         if !self.holders(place).await?.is_empty() {
             // A pod of an earlier kubelet: its end comes back here.
             self.iscsi.disks().entry(place.to_owned()).or_default().leaving = false;
+            return Ok(());
+        }
+        let (of, plugins) = (place.to_owned(), self.plugins.clone());
+        let has_folder = blocking(move || Ok(iscsi::list_disks(&plugins)?.contains(&of))).await?;
+        // Without its folder the disk is not among those that keep its target's session.
+        if !has_folder {
+            self.iscsi.forget(place);
             return Ok(());
         }
         let failed = |why: String| format!("iscsi: failed to detach disk: {}\nError: {why}", place.display());

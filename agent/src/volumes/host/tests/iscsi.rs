@@ -252,6 +252,28 @@ async fn a_disk_waits_for_its_controller_and_is_in_use_until_it_is_given_back() 
 }
 
 #[tokio::test]
+async fn a_pod_that_goes_before_its_disk_is_attached_leaves_nothing_in_use_and_logs_nobody_out() {
+    let mut fixture = IscsiFixture::new();
+    let attachments = Attachments::default();
+    let names = [0, 1].map(|lun| format!("kubernetes.io/iscsi/10.0.0.1:{IQN}:{lun}"));
+    attachments.see_node(&node_with(&[&names[1]], &[&names[1]]));
+    let iscsi = std::mem::take(&mut fixture.place.volumes.iscsi).with_attachments(attachments.clone());
+    fixture.place.volumes.iscsi = iscsi;
+    // Another disk of the target, whose session is to stay.
+    let (waits, has) = (pod_with("uid-1", 0, false), pod_with("uid-2", 1, false));
+    fixture.volumes().set_up(&has).await.unwrap();
+    fixture.volumes().set_up(&waits).await.unwrap_err();
+    assert_eq!(attachments.in_use().borrow().sure.len(), 2);
+    fixture.volumes().tear_down(&waits.uid).await.unwrap();
+    let mut in_use = attachments.in_use();
+    let told = in_use.wait_for(|told| told.sure.len() == 1 && told.sure.contains(&names[1]));
+    tokio::time::timeout(std::time::Duration::from_secs(20), told).await.unwrap().unwrap();
+    assert!(!fixture.calls().iter().any(|call| call.contains("--logout")));
+    fixture.volumes().tear_down(&has.uid).await.unwrap();
+    fixture.until_gone().await;
+}
+
+#[tokio::test]
 async fn a_pod_that_comes_while_a_disk_is_given_back_gets_it_anew_and_it_is_in_use() {
     let mut fixture = IscsiFixture::new();
     let attachments = Attachments::default();
