@@ -15,6 +15,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "gantry-kube-client",
             "gantry-metrics",
             "gantry-model",
+            "gantry-numa",
             "gantry-proto",
             "gantry-server",
             "gantry-systemd",
@@ -25,6 +26,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("agent/kubeclient", &["gantry-base", "gantry-instructions", "gantry-metrics", "gantry-model"]),
     ("agent/metrics", &[]),
     ("agent/model", &["gantry-systemd"]),
+    ("agent/numa", &["gantry-base", "gantry-model"]),
     (
         "agent/server",
         &["gantry-base", "gantry-cgroup", "gantry-grpc", "gantry-metrics", "gantry-model", "gantry-proto"],
