@@ -70,6 +70,13 @@ pub(crate) struct Wanted {
     /// The VM's swap, in MiB; none at 0
     #[arg(long, requires = "vm", default_value_t = 2048)]
     swap: u64,
+    /// The VM's processors. Specs of the CPU manager want 8 and more
+    #[arg(long, requires = "vm", default_value_t = 2)]
+    processors: u8,
+    /// The VM's NUMA nodes, which share its processors and memory. A processor with two threads is a core then, and each
+    /// node a socket
+    #[arg(long, requires = "vm", default_value_t = 0)]
+    numa: u8,
     /// On this host: a disk of so many GiB for the node alone, a file behind a loop device
     #[arg(long, requires = "serial", conflicts_with = "vm")]
     disk: Option<u64>,
@@ -113,6 +120,8 @@ fn list(suite: Name) -> Result<()> {
         vm: false,
         memory: 0,
         swap: 0,
+        processors: 2,
+        numa: 0,
         disk: None,
         minutes: None,
         procs: None,
@@ -199,7 +208,8 @@ fn once(
     };
     choice.write(folder)?;
     if wanted.vm {
-        let sizes = in_vm::VmMemory { memory: wanted.memory, swap: wanted.swap };
+        let Wanted { memory, swap, processors, numa, .. } = *wanted;
+        let sizes = in_vm::VmSizes { memory, swap, processors, numa };
         return SuiteRun::read(folder, in_vm::run(&called, choice, own, sizes));
     }
     let words = ["conformance-inside".into()].into_iter().chain(called.words());

@@ -29,12 +29,46 @@ const RESULT_BYTES: u64 = 4 << 30;
 /// Beside what the suite itself may take: boot, end, and what the emulator costs there.
 const MORE: u64 = 20;
 
-/// Of the machine, in MiB.
+/// Of the machine.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct VmMemory {
-    /// Eviction and swap specs fill what is left of it.
+pub(super) struct VmSizes {
+    /// In MiB. Eviction and swap specs fill what is left of it.
     pub(super) memory: u32,
+    /// In MiB.
     pub(super) swap: u64,
+    pub(super) processors: u8,
+    /// 0: the machine has none to tell of.
+    pub(super) numa: u8,
+}
+
+impl VmSizes {
+    /// qemu's words for the NUMA nodes.
+    ///
+    /// # Errors
+    /// When processors cannot be shared so that each node has whole cores of two threads.
+    fn numa_words(self) -> Result<Vec<String>> {
+        let Self { memory, processors, numa, .. } = self;
+        if numa == 0 {
+            return Ok(Vec::new());
+        }
+        let each = processors / numa;
+        if each < 2 || each % 2 != 0 || each * numa != processors {
+            bail!("--numa {numa} wants --processors that are a multiple of {}", u16::from(numa) * 2);
+        }
+        // The later -smp is the one that counts.
+        let smp = format!("{processors},sockets={numa},cores={},threads=2", each / 2);
+        let mut words = vec!["-smp".to_owned(), smp];
+        for node in 0..numa {
+            let size = memory / u32::from(numa);
+            let (first, last) = (node * each, node * each + each - 1);
+            words.extend(["-object".to_owned(), format!("memory-backend-ram,id=m{node},size={size}M")]);
+            words.extend([
+                "-numa".to_owned(),
+                format!("node,nodeid={node},memdev=m{node},cpus={first}-{last}"),
+            ]);
+        }
+        Ok(words)
+    }
 }
 
 /// Where programs and images are.
@@ -71,7 +105,7 @@ exit $ended
 /// # Errors
 /// When a program is missing, the machine does not come up or does not end, or something around the specs failed. What it
 /// left is in the folder then, too.
-pub(super) fn run(called: &Called, choice: &Choice, own: &Path, sizes: VmMemory) -> Result<()> {
+pub(super) fn run(called: &Called, choice: &Choice, own: &Path, sizes: VmSizes) -> Result<()> {
     let scratch = tempfile::Builder::new().prefix("gantry-vm-").tempdir()?;
     let at = |name: &str| scratch.path().join(name);
     let mut cpio = Cpio::default();
@@ -91,9 +125,14 @@ pub(super) fn run(called: &Called, choice: &Choice, own: &Path, sizes: VmMemory)
         disk::sparse(&at("swap.img"), sizes.swap << 20)?;
         devices.extend(disk::words("swap", &at("swap.img")));
     }
+    devices.extend(sizes.numa_words()?);
     let minutes = called.minutes.unwrap_or(LONGEST) + MORE;
-    let hardware =
-        Hardware { processors: 2, memory_mib: sizes.memory, deadline_seconds: minutes * 60, devices };
+    let hardware = Hardware {
+        processors: sizes.processors,
+        memory_mib: sizes.memory,
+        deadline_seconds: minutes * 60,
+        devices,
+    };
     let mut qemu = vm::node(cpio, &script(called), VmKind::Systemd, &hardware, scratch.path())?;
     let mut code = None;
     let ran = summary::watch(&mut qemu, &mut |line| code = vm::ended(line).or(code));
