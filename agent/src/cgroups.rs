@@ -18,9 +18,9 @@ use gantry_model::pod::{Pod, PodUid};
 
 /// Cgroups of pods. All calls are idempotent.
 pub trait Cgroups: Send + Sync + fmt::Debug {
-    /// Makes the pod's cgroup with its limits; returns what CRI calls cgroup_parent, empty when
+    /// Makes the pod's cgroup with these limits; returns what CRI calls cgroup_parent, empty when
     /// there is no tree (cgroupsPerQOS off).
-    fn set_up<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<String, Error>>;
+    fn set_up<'a>(&'a self, pod: &'a Pod, limits: &'a Limits) -> BoxFuture<'a, Result<String, Error>>;
     /// By what pods are held.
     fn rules(&self) -> Rules;
     /// The pod's cgroup, which is there, gets these limits; those that are none stay.

@@ -8,6 +8,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "the manager owns what follows plugins, by generation")]
 
+mod affinity;
 mod allocate;
 mod checkpoint;
 mod health;
@@ -35,7 +36,7 @@ use checkpoint::Checkpoint;
 use plugin::PluginClient;
 use state::{ListChange, STOP_GRACE, State};
 
-pub(crate) use allocate::{asks, wanted};
+pub(crate) use allocate::{Reusable, asks, wanted};
 pub(crate) use health::{DeviceCondition, DeviceHealth, DeviceHealthWord, Health};
 pub(crate) use state::Amount;
 

@@ -8,6 +8,7 @@
 mod error;
 mod health;
 mod host;
+mod managers;
 mod node_pods;
 mod parts;
 mod pod_deps;

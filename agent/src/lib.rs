@@ -44,6 +44,7 @@ mod podresources;
 pub mod ports;
 pub mod probe;
 mod registration;
+pub mod resource_managers;
 pub mod root;
 pub mod runtime;
 pub mod runtime_ext;

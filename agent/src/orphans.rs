@@ -128,6 +128,7 @@ pub(crate) async fn forgotten(deps: &Deps, wanted: &[&Pod]) -> Result<Vec<KnownP
 
 #[cfg(test)]
 mod tests {
+    use gantry_model::cgroup::limits::Limits;
     use std::sync::Arc;
 
     use gantry_model::clock::SystemClock;
@@ -159,7 +160,7 @@ mod tests {
         let (wanted, running, orphan, other) = (of("wanted"), of("running"), of("orphan"), of("other"));
         for pod in [&wanted, &running, &orphan, &other] {
             volumes.set_up(pod).await.unwrap();
-            cgroups.set_up(pod).await.unwrap();
+            cgroups.set_up(pod, &Limits::default()).await.unwrap();
             // Another agent below the same cgroup root, or a kubelet, made the last.
             if pod.uid != other.uid {
                 deps.checkpoints.claim(&pod.uid, &Origin::Run).await.unwrap();

@@ -1,6 +1,7 @@
 //! The pod workers: takes the set of pods, runs one worker for each, and watches the runtime's events for all. Owns
 //! the workers' tasks; never looks into a pod. Called by `gantry run`.
 
+mod cpus;
 pub mod events;
 mod fit;
 pub mod oom_survivor;
@@ -88,6 +89,9 @@ impl PodWorkers {
         let mut workers = JoinSet::new();
         if let Some(ooms) = deps.runtime_ext.ooms.clone() {
             workers.spawn(oom_survivor::follow(ooms, pods_out.clone(), deps.runtime.clone()));
+        }
+        if deps.managers.holds_cpus() {
+            workers.spawn(cpus::follow(deps.managers.clone(), pods_out.clone(), deps.runtime.clone()));
         }
         workers.spawn(watcher::watch(deps.runtime.clone(), pods_out, told_in, deps.metrics.clone()));
         let (node, foreign, allocated) = (None, BTreeMap::new(), BTreeMap::new());
@@ -517,6 +521,7 @@ async fn sweep(deps: &Deps, known: &[PodUid]) -> bool {
         }
     };
     deps.devices.retain(&known.iter().collect()).await;
+    deps.managers.retain(known).await;
     deps.checkpoints.retain(known).await;
     deps.metrics.orphan_pod_cleaned_volumes.set([], swept.found as f64);
     deps.metrics.orphan_pod_cleaned_volumes_errors.set([], swept.failures.len() as f64);

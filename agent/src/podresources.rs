@@ -2,8 +2,7 @@
 //! `ROOT/pod-resources/kubelet.sock`. Owns the socket, the rate limit and the form of an answer; never decides who has what.
 //! Started by [`crate::kubelet`].
 //!
-//! CPUs and memory are told by managers that give whole ones to containers; this kubelet has the policy None of both, and
-//! tells none of them, as upstream does then.
+//! CPUs and memory are told of containers that have some to themselves, by the static policies of their managers alone.
 
 #![expect(clippy::disallowed_methods, reason = "the socket is served as long as the kubelet lives")]
 
@@ -16,6 +15,8 @@ use std::time::Duration;
 use gantry_metrics::Metrics;
 use gantry_model::clock::Clock;
 use gantry_model::pod::{Container, Pod, Role};
+use gantry_numa::cpuset::CpuSet;
+use gantry_numa::memory_manager::MemoryBlock;
 use gantry_proto::podresources as wire;
 use gantry_proto::podresources::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
 use gantry_proto::podresources_v1alpha1 as old;
@@ -29,6 +30,7 @@ use tonic::{Request, Response, Status};
 use crate::devices::{DeviceManager, DevicesOf};
 use crate::dra::{ContainerClaims, DraManager, PreparedDevice};
 use crate::pod::worker::PodHandle;
+use crate::resource_managers::ResourceManagers;
 
 /// The folder of the socket, in the kubelet's own.
 const FOLDER: &str = "pod-resources";
@@ -47,6 +49,9 @@ pub(crate) struct Sources {
     pub(crate) heard: watch::Receiver<bool>,
     pub(crate) devices: DeviceManager,
     pub(crate) dra: DraManager,
+    pub(crate) managers: ResourceManagers,
+    /// Whether lists have pods that are over, too: the gate `KubeletPodResourcesListUseActivePods` is closed.
+    pub(crate) with_ended: bool,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) clock: Arc<dyn Clock>,
 }
@@ -120,10 +125,11 @@ impl Lister {
         let _ = tokio::time::timeout(PATIENCE, heard.wait_for(|heard| *heard)).await;
     }
 
-    /// Pods that use what they were admitted for, or will.
-    fn active(&self) -> Vec<Arc<Pod>> {
+    /// Pods that use what they were admitted for, or will; all that are known where that is asked for.
+    fn listed(&self) -> Vec<Arc<Pod>> {
         let pods = self.0.sources.pods.borrow().clone();
-        pods.iter().filter(|pod| pod.is_active()).map(|pod| pod.pod.clone()).collect()
+        let is_listed = |pod: &&PodHandle| self.0.sources.with_ended || pod.is_active();
+        pods.iter().filter(is_listed).map(|pod| pod.pod.clone()).collect()
     }
 
     fn pod(&self, pod: &Pod) -> wire::PodResources {
@@ -131,7 +137,8 @@ impl Lister {
             name: container.name.clone(),
             devices: devices(self.0.sources.devices.of_container(&pod.uid, &container.name)),
             dynamic_resources: dynamic(self.0.sources.dra.of_container(pod, container)),
-            ..wire::ContainerResources::default()
+            memory: memory(self.0.sources.managers.memory_of(&pod.uid, &container.name)),
+            cpu_ids: ids(&self.0.sources.managers.cpus_of(&pod.uid, &container.name)),
         };
         wire::PodResources {
             name: pod.name.clone(),
@@ -163,6 +170,20 @@ fn dynamic(claims: ContainerClaims) -> Vec<wire::DynamicResource> {
     claims.into_iter().map(of).collect()
 }
 
+fn memory(blocks: Vec<MemoryBlock>) -> Vec<wire::ContainerMemory> {
+    let node = |id: u32| wire::NumaNode { id: id.into() };
+    let of = |MemoryBlock { nodes, resource, size }| wire::ContainerMemory {
+        memory_type: resource,
+        size,
+        topology: Some(wire::TopologyInfo { nodes: nodes.iter().map(node).collect() }),
+    };
+    blocks.into_iter().map(of).collect()
+}
+
+fn ids(cpus: &CpuSet) -> Vec<i64> {
+    cpus.iter().map(i64::from).collect()
+}
+
 /// One of the API's for each device and NUMA node that it is near to, as upstream.
 fn devices(of: DevicesOf) -> Vec<wire::ContainerDevices> {
     let mut all = Vec::new();
@@ -191,7 +212,7 @@ impl PodResourcesLister for Lister {
         self.0.sources.metrics.pod_resources_requests.inc(["v1"]);
         self.0.sources.metrics.pod_resources_requests_list.inc(["v1"]);
         self.wait_heard().await;
-        let pod_resources = self.active().iter().map(|pod| self.pod(pod)).collect();
+        let pod_resources = self.listed().iter().map(|pod| self.pod(pod)).collect();
         Ok(Response::new(wire::ListPodResourcesResponse { pod_resources }))
     }
 
@@ -203,7 +224,9 @@ impl PodResourcesLister for Lister {
         self.0.sources.metrics.pod_resources_requests.inc(["v1"]);
         self.0.sources.metrics.pod_resources_requests_get_allocatable.inc(["v1"]);
         let devices = devices(self.0.sources.devices.healthy());
-        Ok(Response::new(wire::AllocatableResourcesResponse { devices, ..Default::default() }))
+        let cpu_ids = ids(&self.0.sources.managers.allocatable_cpus());
+        let memory = memory(self.0.sources.managers.allocatable_memory());
+        Ok(Response::new(wire::AllocatableResourcesResponse { devices, cpu_ids, memory }))
     }
 
     async fn get(
@@ -259,7 +282,7 @@ impl old_server::PodResourcesLister for Lister {
             told.containers.retain(|told| of.containers.iter().any(|container| container.name == told.name));
             pod(told)
         };
-        let pod_resources = self.active().iter().map(listed).collect();
+        let pod_resources = self.listed().iter().map(listed).collect();
         Ok(Response::new(old::ListPodResourcesResponse { pod_resources }))
     }
 }

@@ -21,6 +21,7 @@ use gantry_model::failure::UNKNOWN;
 use gantry_model::mount::Mount;
 use gantry_model::pod::env::EnvValue;
 use gantry_model::pod::{Container, Pod, PodUid};
+use gantry_numa::affinity::Affinity;
 
 use crate::devices::DeviceOptions;
 use crate::runtime_ext::pulls::progress::Progress;
@@ -67,7 +68,10 @@ pub trait Runtime: Send + Sync + fmt::Debug {
         id: &'a str,
         pod: &'a Pod,
         container: &'a Container,
+        affinity: &'a Affinity,
     ) -> Effect<'a, ()>;
+    /// Lets the processes of a container run on these CPUs alone, a list for cpuset.cpus. All else stays as it is.
+    fn update_container_cpus<'a>(&'a self, id: &'a str, cpus: &'a str) -> Effect<'a, ()>;
     /// Bytes of memory that a running container uses; none when nobody counts.
     fn memory_in_use<'a>(&'a self, id: &'a str) -> Effect<'a, Option<u64>>;
     /// Tells the sandbox what the pod may use as a whole. A runtime without this call succeeds: the pod's
@@ -186,6 +190,8 @@ pub struct Setup {
     pub mounts: Vec<Mount>,
     /// Of plugins: their device files, CDI names and annotations.
     pub devices: DeviceOptions,
+    /// Where it may run.
+    pub affinity: Affinity,
 }
 
 impl Setup {
@@ -202,6 +208,7 @@ impl Setup {
             env: env.collect(),
             mounts: Vec::new(),
             devices: DeviceOptions::default(),
+            affinity: Affinity::default(),
         }
     }
 }

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use gantry_agent::cgroups::Cgroups;
 use gantry_agent::cgroups::tree::Tree;
 use gantry_model::cgroup::Reserved;
+use gantry_model::cgroup::limits::of_pod;
 use gantry_proto::cri;
 use gantry_systemd::{Property, Systemd, Value};
 use gantry_tests::leakcheck::tagged_cgroups;
@@ -217,7 +218,7 @@ fn rt_5_1_what_is_ended_behind_the_agents_back_comes_back_with_its_limits() -> R
     let tag = format!("gantrybehind{}", std::process::id());
     let tree = Tree::new(&format!("/{tag}"), 2000, driver())?;
     let pod = place.pod()?;
-    let parent = place.runtime.block_on(tree.set_up(pod))?;
+    let parent = place.runtime.block_on(tree.set_up(pod, &of_pod(pod, &tree.rules())))?;
     let kubepods = [tag.as_str(), "kubepods"];
     let own_file = |name: &str| -> Result<String> {
         let folders = tagged_cgroups(&tag)?;
@@ -239,7 +240,7 @@ fn rt_5_1_what_is_ended_behind_the_agents_back_comes_back_with_its_limits() -> R
     }
     // On a hybrid host systemd knows some hierarchies only.
     assert!(is_v1 || !has_cgroup(&tag, &kubepods)?);
-    assert_eq!(place.runtime.block_on(tree.set_up(pod))?, parent);
+    assert_eq!(place.runtime.block_on(tree.set_up(pod, &of_pod(pod, &tree.rules())))?, parent);
     assert_eq!(memory()?, limit);
     if with_systemd() {
         // It writes what it was told whenever it looks at the slice again.
@@ -294,7 +295,8 @@ fn daemons_are_held_in_a_cgroup_that_is_there_and_none_is_made_for_them() -> Res
     let tag = format!("gantrydaemons{}", std::process::id());
     let tree = Tree::new(&format!("/{tag}"), 2000, driver())?;
     // A cgroup with a pod in it stands for one of daemons: it has all controllers, however it is made.
-    place.runtime.block_on(tree.set_up(place.pod()?))?;
+    let pod = place.pod()?;
+    place.runtime.block_on(tree.set_up(pod, &of_pod(pod, &tree.rules())))?;
     let name = cgroup(&[&tag]);
     let file = |v1: &str, v2: &str| -> Result<(PathBuf, bool)> {
         let folders = tagged_cgroups(&tag)?;

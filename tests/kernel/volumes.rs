@@ -14,6 +14,7 @@ use gantry_agent::node::NodeInfo;
 use gantry_agent::volumes::host::HostVolumes;
 use gantry_agent::volumes::{MountsOf, PodFacts, Volumes};
 use gantry_agent::{cgroups, manifest, volumes};
+use gantry_model::cgroup::limits::of_pod;
 use gantry_model::mount::Mount;
 use gantry_model::pod::Pod;
 use gantry_model::pod::volume::{Medium, VolumeSource};
@@ -271,8 +272,8 @@ fn pods_stand_in_the_tree_of_their_classes_and_leave_nothing() -> Result<()> {
     }
     let mut parents = Vec::new();
     for pod in &place.pods {
-        parents.push(place.runtime.block_on(tree.set_up(pod))?);
-        place.runtime.block_on(tree.set_up(pod))?;
+        parents.push(place.runtime.block_on(tree.set_up(pod, &of_pod(pod, &tree.rules())))?);
+        place.runtime.block_on(tree.set_up(pod, &of_pod(pod, &tree.rules())))?;
     }
     for (parent, (pod, class)) in
         parents.iter().zip(place.pods.iter().zip([None, Some("burstable"), Some("besteffort")]))

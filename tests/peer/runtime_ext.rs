@@ -191,6 +191,7 @@ async fn deps(folder: &Path, tag: &str, channel: tonic::transport::Channel) -> R
         api,
         probe_io: Arc::new(NetProbe::new()?),
         devices: Default::default(),
+        managers: Default::default(),
         dra: Default::default(),
         checkpoints: Arc::new(CheckpointDir::open(folder.join("checkpoints"), root.claims(), &root_dir)?),
         users: Arc::new(users.map_err(anyhow::Error::msg)?),

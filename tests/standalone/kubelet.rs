@@ -1,6 +1,7 @@
 //! The same program under the name `kubelet`: its command line, static pods without an API server,
 //! and its end.
 
+mod cpus;
 mod listens;
 mod whole_node;
 
@@ -211,7 +212,10 @@ fn the_command_line_is_upstreams() -> Result<()> {
         (&["start"], "unknown command start"),
         (&["--config=/nowhere"], "failed to load kubelet config file"),
         (&["--fail-cgroupv1=false", "--feature-gates=Nonsense=true"], "unrecognized feature gate: Nonsense"),
-        (&["--fail-cgroupv1=false", "--cpu-manager-policy=static"], "cpuManagerPolicy"),
+        (
+            &["--fail-cgroupv1=false", "--reserved-cpus=x"],
+            "unable to parse reservedSystemCPUs (--reserved-cpus) x",
+        ),
     ] {
         let answer = output(&roots, words)?;
         let told_text = text(&answer.stderr);

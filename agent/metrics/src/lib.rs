@@ -70,6 +70,11 @@ fn of_a_resize() -> Vec<f64> {
     bounds.map(f64::from).to_vec()
 }
 
+/// Milliseconds.
+fn of_an_admission() -> Vec<f64> {
+    exponential(0.05, 2.0, 15)
+}
+
 fn of_containers() -> Vec<f64> {
     exponential(1.0, 2.0, 5)
 }
@@ -130,10 +135,17 @@ families! {
 Metrics {
     active_pods: Gauge<1> = "kubelet_active_pods", ["static"], "[ALPHA] Pods that count when others are admitted.";
     admission_rejections: Counter<1> = "kubelet_admission_rejections_total", ["reason"], "[ALPHA] Pods that were not admitted, by reason.";
+    aligned_compute_resources: Counter<2> = "kubelet_container_aligned_compute_resources_count", ["scope", "boundary"], "[ALPHA] Resources given so that they lie together, by what they lie together in.";
+    aligned_compute_resources_failures: Counter<2> = "kubelet_container_aligned_compute_resources_failure_count", ["scope", "boundary"], "[ALPHA] Resources that could not be given so.";
     cgroup_manager_duration: Histogram<1> = "kubelet_cgroup_manager_duration_seconds", (["operation_type"], usual()), "[ALPHA] Seconds that operations on cgroups took.";
     cgroup_version: Gauge = "kubelet_cgroup_version", [], "[ALPHA] Version of the host's cgroups.";
     container_requested_resizes: Counter<3> = "kubelet_container_requested_resizes_total", ["resource", "requirement", "operation"], "[ALPHA] Resizes that were asked for, by container, resource, requests or limits, and what becomes of them.";
     containers_per_pod: Histogram = "kubelet_containers_per_pod_count", ([], of_containers()), "[ALPHA] Containers in each pod.";
+    cpu_manager_per_numa: Gauge<1> = "kubelet_cpu_manager_allocation_per_numa", ["numa_node"], "[ALPHA] CPUs that containers have to themselves, by NUMA node.";
+    cpu_manager_exclusive: Gauge = "kubelet_cpu_manager_exclusive_cpu_allocation_count", [], "[ALPHA] CPUs that containers have to themselves.";
+    cpu_manager_pinning_errors: Counter = "kubelet_cpu_manager_pinning_errors_total", [], "[ALPHA] Containers that could not be given CPUs of their own.";
+    cpu_manager_pinning_requests: Counter = "kubelet_cpu_manager_pinning_requests_total", [], "[ALPHA] Containers that asked for CPUs of their own.";
+    cpu_manager_shared_pool: Gauge = "kubelet_cpu_manager_shared_pool_size_millicores", [], "[ALPHA] Thousandths of CPUs that no container has to itself and that are not reserved.";
     desired_pods: Gauge<1> = "kubelet_desired_pods", ["static"], "[ALPHA] Pods this node is to run.";
     credential_plugin_config: Gauge<1> = "kubelet_credential_provider_config_info", ["hash"], "[ALPHA] Sum of the configuration of credential plugins; always 1.";
     credential_plugin_duration: Histogram<1> = "kubelet_credential_provider_plugin_duration", (["plugin_name"], usual()), "[ALPHA] Seconds that a credential plugin took.";
@@ -167,6 +179,8 @@ Metrics {
     lifecycle_http_fallbacks: Counter = "kubelet_lifecycle_handler_http_fallbacks_total", [], "[ALPHA] Hooks over https that were answered over http.";
     lifecycle_sleep_cut: Counter = "kubelet_sleep_action_terminated_early_total", [], "[ALPHA] Sleep hooks that ended before their time.";
     managed_ephemeral_containers: Gauge = "kubelet_managed_ephemeral_containers", [], "[ALPHA] Ephemeral containers in this node's pods.";
+    memory_manager_pinning_errors: Counter = "kubelet_memory_manager_pinning_errors_total", [], "[ALPHA] Containers that could not be given memory of NUMA nodes.";
+    memory_manager_pinning_requests: Counter = "kubelet_memory_manager_pinning_requests_total", [], "[ALPHA] Containers that asked for memory of NUMA nodes.";
     metrics_provider: Gauge<1> = "kubelet_metrics_provider", ["provider"], "[ALPHA] Where container metrics come from.";
     mirror_pods: Gauge = "kubelet_mirror_pods", [], "[ALPHA] Mirror pods this node keeps.";
     node_name: Gauge<1> = "kubelet_node_name", ["node"], "[ALPHA] The node's name; always 1.";
@@ -215,6 +229,12 @@ Metrics {
     started_userns_pods_errors: Counter = "kubelet_started_user_namespaced_pods_errors_total", [], "[ALPHA] Pods with a user namespace that could not be started.";
     terminated_containers: Counter<3> = "kubelet_terminated_containers_total", ["container_type", "exit_code", "reason"], "[ALPHA] Containers that ended.";
     volume_metric_duration: Histogram<1> = "kubelet_volume_metric_collection_duration_seconds", (["metric_source"], usual()), "[ALPHA] Seconds to measure a volume.";
+    topology_manager_duration: Histogram = "kubelet_topology_manager_admission_duration_ms", ([], of_an_admission()), "[ALPHA] Milliseconds to align and give a pod's resources.";
+    topology_manager_errors: Counter = "kubelet_topology_manager_admission_errors_total", [], "[ALPHA] Pods whose resources could not be aligned.";
+    topology_manager_requests: Counter = "kubelet_topology_manager_admission_requests_total", [], "[ALPHA] Pods whose resources were to be aligned.";
+    resource_manager_errors: Counter<2> = "resource_manager_allocation_errors_total", ["resource_name", "source"], "[ALPHA] Failures to give a container something of its own.";
+    resource_manager_allocations: Counter<2> = "resource_manager_allocations_total", ["resource_name", "source"], "[ALPHA] Containers that were given something of their own.";
+    resource_manager_assignments: Counter<2> = "resource_manager_container_assignments", ["resource_name", "assignment_type"], "[ALPHA] The same, by how it is theirs.";
     working_pods: Gauge<3> = "kubelet_working_pods", ["lifecycle", "config", "static"], "[ALPHA] Pods that have a worker, by where they are in life.";
     certificate_manager_client_expiration: GaugeFunc = "kubelet_certificate_manager_client_ttl_seconds", [], "[ALPHA] Seconds until the client certificate ends.";
     certificate_manager_client_errors: Counter = "kubelet_certificate_manager_client_expiration_renew_errors", [], "[ALPHA] Failed renewals of the client certificate.";

@@ -26,20 +26,20 @@ pub enum Violation {
 /// The first violation.
 pub async fn check(cgroups: &dyn Cgroups, pod: &Pod) -> Result<(), Violation> {
     must("removing what is not there", cgroups.tear_down(&pod.uid).await)?;
-    let first = must("making a cgroup", cgroups.set_up(pod).await)?;
-    let second = must("making it again", cgroups.set_up(pod).await)?;
+    let limits = of_pod(pod, &cgroups.rules());
+    let first = must("making a cgroup", cgroups.set_up(pod, &limits).await)?;
+    let second = must("making it again", cgroups.set_up(pod, &limits).await)?;
     that("a cgroup keeps its name", first == second, (&first, &second))?;
     let uid = format!("pod{}", pod.uid);
     let named = first.ends_with(&uid) || first.ends_with(&format!("{}.slice", uid.replace('-', "_")));
     that("its name holds the pod's UID", named, (&first, ""))?;
-    let limits = of_pod(pod, &cgroups.rules());
     must("holding it to its limits again", cgroups.update(pod, &limits).await)?;
     must("reading what it has in use", cgroups.memory_in_use(pod).await)?;
     must("removing it", cgroups.tear_down(&pod.uid).await)?;
     let gone = cgroups.update(pod, &limits).await;
     that("one that is not there cannot be held", gone.is_err(), ("", ""))?;
     must("removing it again", cgroups.tear_down(&pod.uid).await)?;
-    let third = must("making it anew", cgroups.set_up(pod).await)?;
+    let third = must("making it anew", cgroups.set_up(pod, &limits).await)?;
     that("a new one has the same name", first == third, (&first, &third))?;
     must("removing it at last", cgroups.tear_down(&pod.uid).await)
 }

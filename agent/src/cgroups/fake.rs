@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::{BoxFuture, ready};
-use gantry_model::cgroup::limits::{Limits, Rules, of_pod};
+use gantry_model::cgroup::limits::{Limits, Rules};
 use gantry_model::cgroup::{Reserved, Together};
 use gantry_model::pod::{Pod, PodUid};
 
@@ -66,13 +66,12 @@ impl FakeCgroups {
 }
 
 impl Cgroups for FakeCgroups {
-    fn set_up<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<String, Error>> {
+    fn set_up<'a>(&'a self, pod: &'a Pod, limits: &'a Limits) -> BoxFuture<'a, Result<String, Error>> {
         let mut state = self.state();
         let result = match &state.failure {
             Some(message) => Err(Error { message: message.clone() }),
             None => {
-                let limits = of_pod(pod, &self.rules());
-                state.pods.entry(pod.uid.clone()).or_default().push(limits);
+                state.pods.entry(pod.uid.clone()).or_default().push(*limits);
                 Ok(format!("/kubepods/pod{}", pod.uid))
             }
         };

@@ -130,12 +130,12 @@ impl Inner {
         self.layout.mounts()
     }
 
-    fn set_up(&self, pod: &Pod, rules: &Rules) -> Result<String, String> {
+    fn set_up(&self, pod: &Pod, limits: &Limits) -> Result<String, String> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let class = self.class(qos(pod));
         let path = self.pod(&class, &pod.uid);
         self.make(&path)?;
-        self.write(&path, &limits::of_pod(pod, rules))?;
+        self.write(&path, limits)?;
         self.hold_huge_pages(&path, pod)?;
         match qos(pod) {
             Qos::Guaranteed => {}
@@ -539,9 +539,9 @@ async fn blocking<T: Send + 'static>(
 }
 
 impl Cgroups for Tree {
-    fn set_up<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<String, Error>> {
-        let (inner, pod, rules) = (self.inner.clone(), pod.clone(), self.rules);
-        Box::pin(blocking(move || inner.set_up(&pod, &rules)))
+    fn set_up<'a>(&'a self, pod: &'a Pod, limits: &'a Limits) -> BoxFuture<'a, Result<String, Error>> {
+        let (inner, pod, limits) = (self.inner.clone(), pod.clone(), *limits);
+        Box::pin(blocking(move || inner.set_up(&pod, &limits)))
     }
 
     fn rules(&self) -> Rules {

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use gantry_model::go_duration::Span;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::shutdown::ShutdownPeriod;
@@ -187,7 +188,7 @@ fields!(
     shutdown_grace_period_critical_pods: Span = "shutdownGracePeriodCriticalPods",
     shutdown_grace_period_by_pod_priority: Vec<ShutdownPeriod> = "shutdownGracePeriodByPodPriority",
     crash_loop_back_off: CrashLoopBackOff = "crashLoopBackOff",
-    reserved_memory: Vec<Value> = "reservedMemory",
+    reserved_memory: Vec<ReservedMemory> = "reservedMemory",
     enable_profiling_handler: Option<bool> = "enableProfilingHandler",
     enable_debug_flags_handler: Option<bool> = "enableDebugFlagsHandler",
     seccomp_default: Option<bool> = "seccompDefault",
@@ -261,6 +262,27 @@ fields!(
     effect: String = "effect",
     time_added: Option<String> = "timeAdded",
 });
+
+/// Of one NUMA node, what pods get none of.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ReservedMemory {
+    pub numa_node: i32,
+    /// `memory` and `hugepages-SIZE`, as written.
+    #[serde(deserialize_with = "amounts")]
+    pub limits: BTreeMap<String, String>,
+}
+
+/// Amounts may be written as numbers.
+fn amounts<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
+    let written = Option::<BTreeMap<String, Value>>::deserialize(from)?.unwrap_or_default();
+    let text = |(name, value): (String, Value)| match value {
+        Value::String(text) => Ok((name, text)),
+        Value::Number(number) => Ok((name, number.to_string())),
+        _ => Err(D::Error::custom(format!("the amount of {name:?} is no quantity"))),
+    };
+    written.into_iter().map(text).collect()
+}
 
 fields!(
     /// What is logged, and how.

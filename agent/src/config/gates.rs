@@ -89,16 +89,12 @@ const OURS: [&str; 76] = [
 
 /// Those whose feature a node has and this one has not: closed whatever a configuration says, so none may be
 /// opened and each that upstream lets one close may be closed.
-const ABSENT: [&str; 30] = [
-    "CPUManagerPolicyAlphaOptions",
-    "CPUManagerPolicyBetaOptions",
-    "CPUManagerPolicyOptions",
+const ABSENT: [&str; 23] = [
     "CRIListStreaming",
     "CSIVolumeHealth",
     "ChangeContainerStatusOnKubeletRestart",
     "ClusterTrustBundleProjection",
     "DRAWorkloadResourceClaims",
-    "DisableCPUQuotaWithExclusiveCPUs",
     "EventedPLEG",
     "GitRepoVolumeDriver",
     "InPlacePodVerticalScalingExclusiveCPUs",
@@ -116,15 +112,21 @@ const ABSENT: [&str; 30] = [
     "ReduceDefaultCrashLoopBackOffDecay",
     "RuntimeClassInImageCriApi",
     "SELinuxMount",
-    "TopologyManagerPolicyAlphaOptions",
-    "TopologyManagerPolicyBetaOptions",
-    "TopologyManagerPolicyOptions",
     "UserNamespacesHostNetworkSupport",
 ];
 
-/// Those that may be closed, as upstream's: what each stands for is there, and goes away with it.
-const SWITCHED: [&str; 3] =
-    ["ExtendWebSocketsToKubelet", "GracefulNodeShutdown", "GracefulNodeShutdownBasedOnPodPriority"];
+/// Those that may be opened and closed, as upstream's: what each stands for is there, and goes away with it.
+const SWITCHED: [&str; 9] = [
+    "CPUManagerPolicyAlphaOptions",
+    "CPUManagerPolicyBetaOptions",
+    "DisableCPUQuotaWithExclusiveCPUs",
+    "ExtendWebSocketsToKubelet",
+    "GracefulNodeShutdown",
+    "GracefulNodeShutdownBasedOnPodPriority",
+    "KubeletPodResourcesListUseActivePods",
+    "TopologyManagerPolicyAlphaOptions",
+    "TopologyManagerPolicyBetaOptions",
+];
 
 /// One gate of this release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -242,7 +244,7 @@ mod tests {
     #[test]
     fn a_gate_of_what_is_not_there_may_be_closed_and_is_told_as_closed() {
         let gates = Gates::default();
-        let off = set(&[("CPUManagerPolicyBetaOptions", false), ("EventedPLEG", false)]);
+        let off = set(&[("CSIVolumeHealth", false), ("EventedPLEG", false)]);
         assert_eq!((gates.wrong(&off), gates.list_unsupported(&off)), (vec![], vec![]));
         // Where it stands already it may be put.
         let on = set(&[("ExtendWebSocketsToKubelet", true), ("KubeletCrashLoopBackOffMax", true)]);

@@ -10,18 +10,11 @@ use super::{Host, KubeletFlags, spans, to_json};
 
 /// Fields that must stay at their default, by JSON path, and why. docs/ledger/kubelet-config.md
 /// holds the same ones.
-pub const FIELDS: [(&str, &str); 19] = [
+pub const FIELDS: [(&str, &str); 12] = [
     ("tlsCurvePreferences", "the key exchange is that of the TLS library"),
     ("cgroupsPerQOS", "pods always get their cgroups by quality of service"),
-    ("cpuManagerPolicy", "containers share all CPUs"),
-    ("cpuManagerPolicyOptions", "it belongs to cpuManagerPolicy"),
-    ("memoryManagerPolicy", "memory is not bound to NUMA nodes"),
-    ("reservedMemory", "it belongs to memoryManagerPolicy"),
-    ("topologyManagerPolicy", "resources are not aligned to NUMA nodes"),
-    ("topologyManagerPolicyOptions", "it belongs to topologyManagerPolicy"),
     ("qosReserved", "nothing is reserved by quality of service"),
     ("enableControllerAttachDetach", "the controller attaches volumes"),
-    ("reservedSystemCPUs", "containers share all CPUs: reserve an amount by systemReserved"),
     ("memoryReservationPolicy", "memory is not reserved"),
     ("logging.options.text.splitStream", "all goes to stderr"),
     ("logging.options.json.splitStream", "all goes to stderr"),
@@ -36,10 +29,8 @@ pub const FIELDS: [(&str, &str); 19] = [
 const AS_GOOD: [(&str, &str); 1] = [("userNamespaces.idsPerPod", "65536")];
 
 /// Fields that change nothing here, by JSON path, and why; whoever sets one is told once.
-pub const INERT: [(&str, &str); 18] = [
+pub const INERT: [(&str, &str); 16] = [
     ("kernelMemcgNotification", "memory is looked at every 10 s, and at once after each eviction"),
-    ("cpuManagerReconcilePeriod", "containers share all CPUs"),
-    ("topologyManagerScope", "resources are not aligned to NUMA nodes"),
     ("hairpinMode", "the network's plugins decide"),
     ("makeIPTablesUtilChains", "kube-proxy makes the chains that it needs"),
     ("iptablesMasqueradeBit", "kube-proxy makes the chains that it needs"),

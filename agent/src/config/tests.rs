@@ -82,6 +82,7 @@ fn another(value: &Value, kind: &str) -> Value {
         "[]v1beta1.ShutdownGracePeriodByPodPriority" => {
             json!([{ "priority": 7, "shutdownGracePeriodSeconds": 7 }])
         }
+        "[]v1beta1.MemoryReservation" => json!([{ "numaNode": 7, "limits": { "memory": "7Mi" } }]),
         "[]v1.Taint" => json!([{ "key": "a", "value": "b", "effect": "NoSchedule" }]),
         kind if kind.starts_with("[]") => json!([{ "a": 1 }]),
         _ => json!("x"),
@@ -409,9 +410,8 @@ fn a_kubelet_does_not_start_on_cgroup_v1_unless_it_is_told_to() {
 
 #[test]
 fn what_cannot_be_done_is_refused_by_name_and_eviction_thresholds_are_no_note() {
-    let error = refusal("--cpu-manager-policy=static --topology-manager-policy=restricted");
-    assert!(error.contains("cpuManagerPolicy \"static\" is not supported"), "{error}");
-    assert!(error.contains("topologyManagerPolicy \"restricted\" is not supported"), "{error}");
+    let error = refusal("--cgroups-per-qos=false --enforce-node-allocatable=");
+    assert!(error.contains("cgroupsPerQOS false is not supported"), "{error}");
     let Loaded { notes, .. } =
         loaded(&words("--eviction-hard=memory.available<1Gi --eviction-soft=memory.available<2Gi"));
     assert_eq!(notes, Vec::<String>::new());

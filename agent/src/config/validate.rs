@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 use std::path::{Component, Path};
 
 use gantry_model::go_duration::Span;
+use gantry_model::quantity::parse_milli;
+use gantry_numa::cpuset::CpuSet;
 
-use super::fields::KubeletConfiguration;
+use super::fields::{KubeletConfiguration, ReservedMemory};
 use super::gates::Gates;
 use super::{KubeletFlags, refused, shutdown, spans, taint};
 use crate::config::image_verification::Policy;
@@ -182,6 +184,8 @@ fn node_allocatable(config: &KubeletConfiguration, _: Host) -> Vec<String> {
             ));
         }
     }
+    reserved_cpus(&mut found, config);
+    reserved_memory(&mut found, config);
     let mut seen = BTreeSet::new();
     for level in levels {
         if !seen.insert(level) {
@@ -210,6 +214,46 @@ fn node_allocatable(config: &KubeletConfiguration, _: Host) -> Vec<String> {
         }
     }
     found
+}
+
+fn reserved_cpus(found: &mut Vec<String>, config: &KubeletConfiguration) {
+    let text = &config.reserved_system_cpus;
+    let has_cgroups =
+        [&config.system_reserved_cgroup, &config.kube_reserved_cgroup].iter().any(|name| !name.is_empty());
+    if !text.is_empty() && has_cgroups {
+        found.push(
+            "can't use reservedSystemCPUs (--reserved-cpus) with systemReservedCgroup (--system-reserved-cgroup) or \
+             kubeReservedCgroup (--kube-reserved-cgroup)"
+                .to_owned(),
+        );
+    }
+    if let Err(error) = text.parse::<CpuSet>() {
+        found.push(format!("unable to parse reservedSystemCPUs (--reserved-cpus) {text}, error: {error}"));
+    }
+}
+
+fn reserved_memory(found: &mut Vec<String>, config: &KubeletConfiguration) {
+    let mut seen = BTreeSet::new();
+    for ReservedMemory { numa_node, limits } in &config.reserved_memory {
+        for (resource, amount) in limits {
+            if resource != "memory" && !resource.starts_with("hugepages-") {
+                found.push(format!(
+                    "the limit type {resource:?} for NUMA node {numa_node} is not supported, only [memory \
+                     hugepages-<HugePageSize>] is accepted"
+                ));
+            }
+            if parse_milli(amount) == Ok(0) {
+                found.push(format!(
+                    "reserved memory may not be zero for NUMA node {numa_node} and resource {resource:?}"
+                ));
+            }
+            if !seen.insert((numa_node, resource)) {
+                found.push(format!(
+                    "the reserved memory has a duplicate value for NUMA node {numa_node} and resource {resource:?}"
+                ));
+            }
+        }
+    }
 }
 
 fn needs_cgroup(whose: &str) -> String {

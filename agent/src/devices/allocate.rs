@@ -5,8 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gantry_model::pod::{Container, Pod, Role};
 use gantry_model::quantity::parse_units;
+use gantry_model::requests::peak;
+use gantry_numa::hint::Hints;
+use gantry_numa::node_mask::NodeMask;
 
-use super::state::Request;
+use super::state::{Allocation, Request};
 use super::{DeviceManager, DeviceOptions, Inner};
 use crate::admission::is_extended;
 
@@ -23,44 +26,92 @@ impl Drop for Reservation<'_> {
     }
 }
 
+/// How a container is given its devices.
+#[derive(Debug, Clone, Copy)]
+struct AllocationRules<'a> {
+    reusable: &'a Reusable,
+    nodes: Option<NodeMask>,
+    /// Of a pod that goes on: what the container has is not looked at again.
+    goes_on: bool,
+}
+
+/// What init containers of a pod have of each resource: they have ended before the next container begins.
+pub(crate) type Reusable = BTreeMap<String, BTreeSet<String>>;
+
 impl DeviceManager {
-    /// Gives each container of the pod the devices that it asks for. What it has already stays; of a pod that `runs`
-    /// nothing is asked again.
+    /// Gives the pod's next container the devices that it asks for, near to `nodes` where there are some. What it has already
+    /// stays.
     ///
     /// # Errors
     /// Why the pod cannot have them, in upstream's words. What was given before stays the pod's until it is over.
-    pub(crate) async fn allocate(&self, pod: &Pod, runs: bool) -> Result<(), String> {
-        if runs {
-            return Ok(());
+    pub(crate) async fn allocate_next(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        reusable: &mut Reusable,
+        nodes: Option<NodeMask>,
+    ) -> Result<(), String> {
+        let gave = self
+            .allocate_container(pod, container, AllocationRules { reusable, nodes, goes_on: false })
+            .await?;
+        let has = self.0.lock().state.of_container(&pod.uid, &container.name).cloned().unwrap_or_default();
+        for (resource, allocation) in has {
+            let free = reusable.entry(resource).or_default();
+            match container.role {
+                Role::Init => free.extend(allocation.ids()),
+                _ => free.retain(|id| !allocation.ids().contains(id)),
+            }
         }
-        let mut reusable: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for container in pod.init_containers.iter().chain(&pod.containers) {
-            let gave = self.allocate_container(pod, container, &reusable, false).await?;
-            let has =
-                self.0.lock().state.of_container(&pod.uid, &container.name).cloned().unwrap_or_default();
-            for (resource, allocation) in has {
-                let free = reusable.entry(resource).or_default();
-                match container.role {
-                    // It has ended before the next one begins.
-                    Role::Init => free.extend(allocation.ids()),
-                    _ => free.retain(|id| !allocation.ids().contains(id)),
-                }
-            }
-            if gave {
-                self.save().await?;
-            }
+        if gave {
+            self.save().await?;
         }
         Ok(())
     }
 
-    /// Of a pod that `goes_on`, what a container has is not looked at again. Returns whether it was given any.
+    /// The NUMA nodes of the machine's `nodes` that the container's devices could be near to.
+    pub(crate) fn hints(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        reusable: &Reusable,
+        nodes: &[u32],
+    ) -> Hints {
+        let shared = self.0.lock();
+        let nothing = BTreeSet::new();
+        let of_plugins = requests(pod, container).filter(|(resource, _)| shared.state.is_device(resource));
+        let hints = of_plugins.map(|(resource, count)| {
+            let has = shared.state.allocation(&pod.uid, &container.name, resource);
+            let has = has.map(Allocation::ids).unwrap_or_default();
+            let reusable = reusable.get(resource).unwrap_or(&nothing);
+            (resource.to_owned(), shared.state.hints(resource, count, &has, reusable, nodes))
+        });
+        hints.collect()
+    }
+
+    /// The same for all containers of the pod.
+    pub(crate) fn hints_of_pod(&self, pod: &Pod, nodes: &[u32]) -> Hints {
+        let shared = self.0.lock();
+        let of_plugins = wanted(pod).into_iter().filter(|resource| shared.state.is_device(resource));
+        let hints = of_plugins.map(|resource| {
+            let count = peak(pod, |container| {
+                let of = requests(pod, container).find(|(name, _)| *name == resource);
+                of.and_then(|(_, count)| i64::try_from(count).ok()).unwrap_or(0)
+            });
+            let count = usize::try_from(count).unwrap_or(0);
+            let has = shared.state.of_pod(&pod.uid, resource);
+            (resource.to_owned(), shared.state.hints(resource, count, &has, &BTreeSet::new(), nodes))
+        });
+        hints.collect()
+    }
+
+    /// Returns whether it was given any.
     async fn allocate_container(
         &self,
         pod: &Pod,
         container: &Container,
-        reusable: &BTreeMap<String, BTreeSet<String>>,
-        goes_on: bool,
+        rules: AllocationRules<'_>,
     ) -> Result<bool, String> {
+        let AllocationRules { reusable, nodes, goes_on } = rules;
         let mut gave = false;
         let nothing = BTreeSet::new();
         for (resource, count) in requests(pod, container) {
@@ -74,7 +125,7 @@ impl DeviceManager {
                 continue;
             }
             let reusable = reusable.get(resource).unwrap_or(&nothing);
-            let request = Request { pod, container: &container.name, resource, count, reusable };
+            let request = Request { pod, container: &container.name, resource, count, reusable, nodes };
             gave |= self.allocate_resource(request).await?;
         }
         Ok(gave)
@@ -95,8 +146,7 @@ impl DeviceManager {
         };
         let mut preferred = Vec::new();
         if choice.missing > 0 && options.preferred {
-            let all = choice.available.union(&choice.reused).cloned().collect();
-            preferred = plugin.preferred(&all, &choice.reused, request.count).await?;
+            preferred = plugin.preferred(&choice.offered(), &choice.taken, request.count).await?;
         }
         let reservation = self.reserve(request, &preferred)?;
         let begun = self.0.clock.mono();
@@ -123,7 +173,8 @@ impl DeviceManager {
     /// When a plugin does not let it start.
     pub(crate) async fn options(&self, pod: &Pod, container: &Container) -> Result<DeviceOptions, String> {
         // A kubelet that gave no devices has started the pod: the plugin is asked now, as upstream does.
-        if self.allocate_container(pod, container, &BTreeMap::new(), true).await? {
+        let rules = AllocationRules { reusable: &Reusable::new(), nodes: None, goes_on: true };
+        if self.allocate_container(pod, container, rules).await? {
             self.save().await?;
         }
         let mut given = Vec::new();

@@ -5,8 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use gantry_model::pod::PodUid;
+use gantry_numa::hint::TopologyHint;
+use gantry_numa::node_mask::NodeMask;
 
 use super::DeviceOptions;
+use super::affinity;
 use super::checkpoint::{Checkpoint, Entry};
 use super::health::DeviceHealth;
 
@@ -103,6 +106,8 @@ pub(super) struct Request<'a> {
     pub(super) count: usize,
     /// Of init containers of the pod that have ended by then.
     pub(super) reusable: &'a BTreeSet<String>,
+    /// Where it should be near to.
+    pub(super) nodes: Option<NodeMask>,
 }
 
 /// What a list has changed.
@@ -117,21 +122,26 @@ pub(super) struct ListChange {
 /// Devices to choose from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Choice {
-    /// Taken in any case: those of init containers.
-    pub(super) reused: BTreeSet<String>,
-    /// Healthy and nobody's.
-    pub(super) available: BTreeSet<String>,
+    /// Taken in any case: those of init containers, and near ones where there are no more than are wanted.
+    pub(super) taken: BTreeSet<String>,
+    /// Healthy and nobody's, the better ones first.
+    pub(super) groups: Vec<BTreeSet<String>>,
     /// How many of these are wanted.
     pub(super) missing: usize,
 }
 
 impl Choice {
-    /// All devices of the container: the plugin's preference first, then by ID.
+    /// All that the plugin may prefer some of.
+    pub(super) fn offered(&self) -> BTreeSet<String> {
+        self.groups.iter().flatten().chain(&self.taken).cloned().collect()
+    }
+
+    /// All devices of the container: the plugin's preference first, then by group and ID.
     pub(super) fn pick(&self, preferred: &[String]) -> BTreeSet<String> {
-        let mut picked = self.reused.clone();
-        let most = self.reused.len().saturating_add(self.missing);
-        let preferred = preferred.iter().filter(|id| self.available.contains(*id));
-        for id in preferred.chain(&self.available) {
+        let mut picked = self.taken.clone();
+        let most = self.taken.len().saturating_add(self.missing);
+        let preferred = preferred.iter().filter(|id| self.groups.iter().any(|group| group.contains(*id)));
+        for id in preferred.chain(self.groups.iter().flatten()) {
             if picked.len() == most {
                 break;
             }
@@ -343,7 +353,7 @@ impl State {
     /// # Errors
     /// Why it can be given none, in upstream's words.
     pub(super) fn choice(&self, of: Request<'_>) -> Result<Option<Choice>, String> {
-        let Request { pod, container, resource, count, reusable } = of;
+        let Request { pod, container, resource, count, reusable, nodes } = of;
         let has = self.allocation(pod, container, resource).map(Allocation::ids);
         if let Some(has) = &has
             && has.len() != count
@@ -374,16 +384,52 @@ impl State {
         }
         let reused: BTreeSet<String> = reusable.iter().take(count).cloned().collect();
         let missing = count - reused.len();
-        let mut taken: BTreeSet<String> = self.allocations(resource).flat_map(Allocation::ids).collect();
-        taken.extend(self.reserved.get(resource).into_iter().flat_map(BTreeMap::keys).cloned());
-        let available: BTreeSet<String> = healthy.difference(&taken).cloned().collect();
+        let available = self.available(resource);
         if available.len() < missing {
             return Err(format!(
                 "requested number of devices unavailable for {resource}. Requested: {missing}, Available: {}",
                 available.len()
             ));
         }
-        Ok(Some(Choice { reused, available, missing }))
+        Ok(Some(affinity::choice(&known.devices, nodes, reused, available, missing)))
+    }
+
+    /// Healthy and nobody's.
+    fn available(&self, resource: &str) -> BTreeSet<String> {
+        let mut taken: BTreeSet<String> = self.allocations(resource).flat_map(Allocation::ids).collect();
+        taken.extend(self.reserved.get(resource).into_iter().flat_map(BTreeMap::keys).cloned());
+        let healthy = self.resources.get(resource).map(Resource::healthy).unwrap_or_default();
+        healthy.difference(&taken).cloned().collect()
+    }
+
+    /// The NUMA nodes of the machine's `nodes` that could give so many of the resource, which are `has` where they were given
+    /// before. None: its devices are near to none.
+    pub(super) fn hints(
+        &self,
+        resource: &str,
+        count: usize,
+        has: &BTreeSet<String>,
+        reusable: &BTreeSet<String>,
+        nodes: &[u32],
+    ) -> Option<Vec<TopologyHint>> {
+        let devices = &self.resources.get(resource)?.devices;
+        if !affinity::is_aligned(devices) {
+            return None;
+        }
+        let available = self.available(resource);
+        let nothing = BTreeSet::new();
+        Some(match has.len() {
+            0 if available.union(reusable).count() < count => Vec::new(),
+            0 => affinity::hints(devices, count, &available, reusable, nodes),
+            has_count if has_count != count => Vec::new(),
+            _ => affinity::hints(devices, count, has, &nothing, nodes),
+        })
+    }
+
+    /// What all containers of the pod have of the resource.
+    pub(super) fn of_pod(&self, pod: &PodUid, resource: &str) -> BTreeSet<String> {
+        let containers = self.pods.get(pod).into_iter().flat_map(BTreeMap::values);
+        containers.filter_map(|resources| resources.get(resource)).flat_map(Allocation::ids).collect()
     }
 
     /// Nobody else is given them until [`State::release`].

@@ -22,7 +22,7 @@ fn given(pod: &PodUid, container: &str, resource: &str, options: DeviceOptions) 
     let mut state = State::default();
     assert_eq!(state.connect(resource, PluginOptions::default()), GENERATION);
     state.list(resource, GENERATION, list(true));
-    let request = Request { pod, container, resource, count: 1, reusable: &BTreeSet::new() };
+    let request = Request { pod, container, resource, count: 1, reusable: &BTreeSet::new(), nodes: None };
     let devices = ["a".to_owned()].into();
     state.reserve(request, &devices);
     assert!(state.allocate(request, &devices, options));

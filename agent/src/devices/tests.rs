@@ -187,6 +187,14 @@ fn asking(name: &str, count: &str) -> Pod {
     Pod { uid: PodUid::parse(name).unwrap(), containers: vec![container], ..pod() }
 }
 
+async fn allocate(manager: &DeviceManager, pod: &Pod) -> Result<(), String> {
+    let mut reusable = Reusable::new();
+    for container in pod.all_containers() {
+        manager.allocate_next(pod, container, &mut reusable, None).await?;
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_plugin_registers_offers_gives_and_goes() {
     let root = tempfile::tempdir().unwrap();
@@ -200,7 +208,7 @@ async fn a_plugin_registers_offers_gives_and_goes() {
     offers(&manager, 3, 2).await;
 
     let first = asking("one", "1");
-    manager.allocate(&first, false).await.unwrap();
+    allocate(&manager, &first).await.unwrap();
     let got = manager.options(&first, &first.containers[0]).await.unwrap();
     // The plugin would rather give the last.
     assert_eq!(got.env, [("GPUS".to_owned(), "b".to_owned())]);
@@ -209,15 +217,13 @@ async fn a_plugin_registers_offers_gives_and_goes() {
     assert_eq!(serving.fake.started.load(Ordering::Relaxed), 1);
     let second = asking("two", "2");
     assert_eq!(
-        manager.allocate(&second, false).await.unwrap_err(),
+        allocate(&manager, &second).await.unwrap_err(),
         "requested number of devices unavailable for vendor.com/gpu. Requested: 2, Available: 1"
     );
 
     serving.lists.send(list(&[("a", "Healthy"), ("b", "Unhealthy")])).await.unwrap();
     offers(&manager, 2, 1).await;
     assert_eq!(manager.healthy()[GPU].keys().collect::<Vec<_>>(), ["a"]);
-    // What runs is not asked again.
-    manager.allocate(&first, true).await.unwrap();
     manager.options(&first, &first.containers[0]).await.unwrap();
 
     drop(serving.lists);
@@ -237,7 +243,7 @@ async fn a_kubelet_that_follows_knows_who_has_what_and_plugins_register_again() 
     serving.lists.send(list(&[("a", "Healthy"), ("b", "Healthy")])).await.unwrap();
     offers(&before, 2, 2).await;
     let pod = asking("one", "1");
-    before.allocate(&pod, false).await.unwrap();
+    allocate(&before, &pod).await.unwrap();
 
     let after = manager(root);
     // Its socket was taken away: that is how a plugin knows.
@@ -246,14 +252,14 @@ async fn a_kubelet_that_follows_knows_who_has_what_and_plugins_register_again() 
     let has = [(GPU.to_owned(), [("a".to_owned(), Vec::new())].into())].into();
     assert_eq!(after.of_container(&pod.uid, "main"), has);
     assert_eq!(
-        after.allocate(&pod, false).await.unwrap_err(),
+        allocate(&after, &pod).await.unwrap_err(),
         "no healthy devices present; cannot allocate unhealthy devices vendor.com/gpu"
     );
     let serving = plugin(root, "gpu.sock", Fake::default());
     register(root, "gpu.sock").await.unwrap();
     serving.lists.send(list(&[("a", "Healthy"), ("b", "Healthy")])).await.unwrap();
     offers(&after, 2, 2).await;
-    after.allocate(&pod, false).await.unwrap();
+    allocate(&after, &pod).await.unwrap();
     let got = after.options(&pod, &pod.containers[0]).await.unwrap();
     assert_eq!(got.env, [("GPUS".to_owned(), "a".to_owned())]);
     after.retain(&BTreeSet::new()).await;
@@ -270,14 +276,14 @@ async fn a_plugin_that_refuses_or_hangs_keeps_no_device() {
     serving.lists.send(list(&[("a", "Healthy")])).await.unwrap();
     offers(&manager, 1, 1).await;
     let pod = asking("one", "1");
-    let refused = manager.allocate(&pod, false).await.unwrap_err();
+    let refused = allocate(&manager, &pod).await.unwrap_err();
     assert_eq!(refused, "rpc error: code = Internal desc = burnt");
 
     let hanging = plugin(root, "hung.sock", Fake { hangs: true, ..Fake::default() });
     register(root, "hung.sock").await.unwrap();
     hanging.lists.send(list(&[("a", "Healthy")])).await.unwrap();
     offers(&manager, 1, 1).await;
-    let asked = tokio::time::timeout(Duration::from_millis(200), manager.allocate(&pod, false)).await;
+    let asked = tokio::time::timeout(Duration::from_millis(200), allocate(&manager, &pod)).await;
     assert!(asked.is_err());
     // Whoever waited has gone: the device is free, and so is the turn.
     let good = plugin(root, "good.sock", Fake::default());
@@ -285,7 +291,7 @@ async fn a_plugin_that_refuses_or_hangs_keeps_no_device() {
     good.lists.send(list(&[("a", "Healthy")])).await.unwrap();
     offers(&manager, 1, 1).await;
     let other = asking("two", "1");
-    let given = tokio::time::timeout(PATIENCE, manager.allocate(&other, false)).await;
+    let given = tokio::time::timeout(PATIENCE, allocate(&manager, &other)).await;
     given.unwrap().unwrap();
 }
 
@@ -299,7 +305,7 @@ async fn a_request_that_names_no_plugin_is_refused_with_the_reason() {
     assert_eq!(refused.code(), tonic::Code::Unknown);
     assert!(manager.amounts().borrow().is_empty());
     // Without a plugin the resource is somebody else's to count.
-    manager.allocate(&asking("one", "1"), false).await.unwrap();
+    allocate(&manager, &asking("one", "1")).await.unwrap();
 }
 
 #[tokio::test]
@@ -308,6 +314,6 @@ async fn a_checkpoint_that_cannot_be_read_stops_nobody() {
     std::fs::create_dir(root.path().join(FOLDER)).unwrap();
     std::fs::write(root.path().join(FOLDER).join(CHECKPOINT), "{").unwrap();
     let manager = manager(root.path());
-    manager.allocate(&asking("one", "1"), false).await.unwrap();
+    allocate(&manager, &asking("one", "1")).await.unwrap();
     assert!(manager.healthy().is_empty());
 }

@@ -12,7 +12,7 @@ use crate::timeline::render::millis;
 pub(super) const REASON: &str = "UnexpectedAdmissionError";
 
 /// What the kubelet says, and what to do about it.
-const REMEDIES: [(&str, &str); 6] = [
+const REMEDIES: [(&str, &str); 8] = [
     (
         "cannot allocate unregistered device",
         "see whether the pod of the resource's device plugin runs on this node, and its log; then make this pod again",
@@ -29,10 +29,29 @@ const REMEDIES: [(&str, &str); 6] = [
         "requested number of devices unavailable",
         "ask for fewer, or stop a pod that has some; the scheduler picks a node that has enough unless nodeName is set",
     ),
+    (
+        "not enough cpus available to satisfy request",
+        "ask for fewer whole CPUs, or stop a Guaranteed pod that has some; CPUs that are reserved are given to nobody",
+    ),
+    (
+        "[memorymanager]",
+        "ask for less memory, or stop a Guaranteed pod that has some of the NUMA nodes; memory_manager_state in the kubelet's folder has the account of each node",
+    ),
     ("changed request for resource", "make the pod again: what a pod asks of devices cannot change"),
     (
         "failed to write checkpoint file",
         "make room on the disk of the kubelet's folder: who has which device is written down there",
+    ),
+];
+/// Reasons of their own.
+const ALIGNMENT: [(&str, &str); 2] = [
+    (
+        "TopologyAffinityError",
+        "no NUMA nodes have all that the pod asks for, as topologyManagerPolicy wants it: ask for less, stop a pod that has some, or run it on another node; the scheduler does not know of NUMA nodes",
+    ),
+    (
+        "SMTAlignmentError",
+        "full-pcpus-only gives whole cores alone: ask for a multiple of the threads of a core, or for fewer",
     ),
 ];
 const BY_THE_PLUGIN: &str =
@@ -41,6 +60,15 @@ const BY_THE_PLUGIN: &str =
 /// It was refused, late as it was.
 pub(super) fn explain_refusal(status: &PodStatus, evidence: Vec<String>) -> Option<Finding> {
     let message = &status.api_message;
+    if let Some((_, remedy)) = ALIGNMENT.iter().find(|(reason, _)| *reason == status.api_reason) {
+        return Some(Finding {
+            container: String::new(),
+            state: status.api_reason.clone(),
+            cause: message.clone(),
+            remedy: (*remedy).to_owned(),
+            evidence,
+        });
+    }
     if status.api_reason != REASON || !message.contains("Allocate failed due to") {
         return None;
     }
@@ -58,6 +86,9 @@ pub(super) fn explain_refusal(status: &PodStatus, evidence: Vec<String>) -> Opti
 pub(super) fn explain_wait(pod: &Pod, status: &PodStatus, now: i64) -> Option<Finding> {
     let span = status.spans.iter().find(|span| span.end == 0 && span.name == "devices")?;
     let resources: Vec<&str> = devices::wanted(pod).into_iter().collect();
+    if resources.is_empty() {
+        return None;
+    }
     Some(Finding {
         container: String::new(),
         state: "ContainerCreating".to_owned(),
@@ -119,6 +150,15 @@ mod tests {
         let few = "requested number of devices unavailable for vendor.com/gpu. Requested: 2, Available: 1";
         assert!(refused(few).remedy.starts_with("ask for fewer"));
         assert_eq!(refused("rpc error: code = Internal desc = burnt").remedy, BY_THE_PLUGIN);
+        let few = "not enough cpus available to satisfy request: requested=2, available=1";
+        assert!(refused(few).remedy.contains("whole CPUs"));
+        let apart = PodStatus {
+            api_reason: "TopologyAffinityError".to_owned(),
+            api_message: "Pod was rejected: Resources cannot be allocated with Topology locality".to_owned(),
+            ..PodStatus::default()
+        };
+        let found = explain_refusal(&apart, Vec::new()).unwrap();
+        assert!(found.remedy.contains("topologyManagerPolicy"), "{found:?}");
         // Other reasons are others' to explain.
         let status = PodStatus { api_reason: REASON.to_owned(), ..PodStatus::default() };
         assert_eq!(explain_refusal(&status, Vec::new()), None);

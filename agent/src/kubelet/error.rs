@@ -58,6 +58,11 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    #[error("{0}")]
+    ReservedCpus(String),
+    /// In upstream's words.
+    #[error("failed to start ContainerManager: {0}")]
+    Managers(String),
     #[error("let plugins register in {}", root.display())]
     Plugins {
         root: PathBuf,

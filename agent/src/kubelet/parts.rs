@@ -71,6 +71,7 @@ use tokio::sync::{mpsc, watch};
 use tonic::transport::Channel;
 
 use super::error::Error;
+use super::managers;
 use super::node_pods::View;
 use super::wiring::{self, Listen};
 
@@ -194,6 +195,7 @@ impl Parts<'_> {
         let served = manager.serve();
         served.map_err(|source| Error::DevicePlugins { root: root.clone(), source })?;
         self.deps.devices = manager.clone();
+        self.deps.managers = managers::open(&root, self.flags, self.config, self.deps.metrics.clone())?;
         let (clock, metrics) = (self.deps.clock.clone(), self.deps.metrics.clone());
         // Pods of files have no claims; what an earlier kubelet has left is read all the same.
         self.deps.dra = DraManager::open(&root, self.deps.api.clone(), clock, metrics)?;
@@ -252,9 +254,11 @@ impl Parts<'_> {
     ) -> Result<watch::Sender<bool>, Error> {
         let (heard_in, heard) = watch::channel(false);
         let root = PathBuf::from(&self.flags.root_dir);
-        let Deps { devices, dra, metrics, clock, .. } = self.deps.clone();
-        podresources::serve(&root, podresources::Sources { pods, heard, devices, dra, metrics, clock })
-            .map_err(|source| Error::PodResources { root, source })?;
+        let Deps { devices, dra, managers, metrics, clock, .. } = self.deps.clone();
+        let with_ended = wiring::lists_ended_pods(self.config);
+        let sources =
+            podresources::Sources { pods, heard, devices, dra, managers, with_ended, metrics, clock };
+        podresources::serve(&root, sources).map_err(|source| Error::PodResources { root, source })?;
         Ok(heard_in)
     }
 

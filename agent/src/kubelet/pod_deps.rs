@@ -29,6 +29,7 @@ use crate::node::{self, Allocatable, HostIps, NodeInfo, NodeLabels, ToldLabels};
 use crate::pod::restart::LONGEST_WAIT;
 use crate::pod::run::Deps;
 use crate::probe::net::NetProbe;
+use crate::resource_managers::ResourceManagers;
 use crate::root::Root;
 use crate::runtime::cri::{CriRuntime, Features, NodeConfig, REQUEST_TIMEOUT, driver};
 use crate::runtime_ext::RuntimeExtensions;
@@ -143,6 +144,7 @@ impl Setup<'_> {
             probe_io: Arc::new(NetProbe::new()?),
             devices: DeviceManager::default(),
             dra: DraManager::default(),
+            managers: ResourceManagers::default(),
             checkpoints: Arc::new(self.checkpoints()?),
             logs: Arc::new(LogDir::new(self.pod_logs_dir)),
             clock: Arc::new(SystemClock::new()),

@@ -24,7 +24,7 @@ use super::error::Error;
 use super::parts::{Parts, Running};
 use super::pod_deps::{BuiltPodDeps, Setup};
 use super::wiring::Pods;
-use super::{Kubelet, KubeletDeps, Notify, health, host, spans, watchdog, wiring};
+use super::{Kubelet, KubeletDeps, Notify, health, host, managers, spans, watchdog, wiring};
 use crate::api::Api;
 use crate::api::cluster::Cluster;
 use crate::api::files::Files;
@@ -113,6 +113,7 @@ impl Kubelet {
             () = drain.wait_started() => return Ok(None),
         };
         adopt_driver(&mut self.config, channel.clone()).await?;
+        managers::reserve_cpus(&mut self.config)?;
         Ok(Some(Reached { metrics, identity, serving, names, notices, channel }))
     }
 

@@ -311,6 +311,11 @@ pub(super) fn eviction(config: &KubeletConfiguration) -> Result<eviction::Policy
     eviction::policy(config).map_err(Error::Eviction)
 }
 
+/// Whether the pod resources API has pods that are over in its lists.
+pub(super) fn lists_ended_pods(config: &KubeletConfiguration) -> bool {
+    !Gates::default().enabled("KubeletPodResourcesListUseActivePods", &config.feature_gates)
+}
+
 /// How long a shutdown of the machine waits for pods; none where it does not.
 pub(super) fn shutdown(config: &KubeletConfiguration) -> Option<shutdown::ShutdownPolicy> {
     shutdown::policy(config, &Gates::default())

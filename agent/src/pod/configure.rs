@@ -47,6 +47,7 @@ pub(super) async fn configure(of: ContainerRequest<'_>) -> Result<Setup, WaitRea
         image: String::new(),
     };
     let ContainerRequest { deps, pod, container, attempt, image, facts, images } = of;
+    deps.managers.begin(pod, container).await;
     let mut devices = deps.devices.options(pod, container).await.map_err(trouble)?;
     // Those of claims come first, as upstream.
     devices.cdi.splice(..0, deps.dra.cdi(pod, container).map_err(trouble)?);
@@ -69,6 +70,7 @@ pub(super) async fn configure(of: ContainerRequest<'_>) -> Result<Setup, WaitRea
         // The container's own come after them, as upstream.
         mounts: devices.mounts.iter().map(device_mount).chain(mounts).collect(),
         devices,
+        affinity: deps.managers.affinity(&pod.uid, &container.name),
     })
 }
 

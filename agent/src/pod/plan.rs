@@ -206,7 +206,7 @@ fn place(sandbox: &Sandbox, parent: &str) -> SandboxRef {
 
 /// Nothing is done for a pod that may be refused yet.
 fn awaits_devices(facts: PlanInputs<'_>) -> bool {
-    facts.history.resources == PodResources::Unknown && devices::asks(facts.pod)
+    facts.history.resources == PodResources::Unknown && (facts.history.is_managed || devices::asks(facts.pod))
 }
 
 /// Devices, cgroup, then volumes; the cgroup's name once all are there.

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use gantry_metrics::{Metrics, ProbeMetrics};
 use gantry_model::allocation::held;
+use gantry_model::cgroup::limits::Rules;
 use gantry_model::clock::Clock;
 use gantry_model::names::parse_image;
 use gantry_model::pod::{Container, Pod};
@@ -37,6 +38,7 @@ use crate::logs::PodLogs;
 use crate::node::NodeInfo;
 use crate::pod::sweeps::Sweeps;
 use crate::probe::ProbeIo;
+use crate::resource_managers::ResourceManagers;
 use crate::runtime::{Error, Runtime, Subject};
 use crate::runtime_ext::RuntimeExtensions;
 use crate::timeline::Span;
@@ -60,6 +62,8 @@ pub struct Deps {
     pub devices: DeviceManager,
     /// Of DRA drivers.
     pub dra: DraManager,
+    /// CPUs and memory of NUMA nodes, and what is aligned with them.
+    pub managers: ResourceManagers,
     /// The tree of pods.
     pub cgroups: Arc<dyn Cgroups>,
     /// Reaches containers from outside.
@@ -91,6 +95,12 @@ pub struct Deps {
 }
 
 impl Deps {
+    /// By what the pod's cgroup is held: CPUs of its own are no quota's.
+    pub(in crate::pod) fn rules_of(&self, pod: &Pod) -> Rules {
+        let rules = self.cgroups.rules();
+        Rules { quota: rules.quota && !self.managers.lifts_quota(&pod.uid), ..rules }
+    }
+
     /// How the devices are that the pod's containers have, of plugins and of DRA drivers.
     pub(in crate::pod) fn device_health(&self, pod: &Pod) -> DeviceHealth {
         let mut all = self.devices.health(&pod.uid);

@@ -18,6 +18,7 @@ use crate::images::Images;
 use crate::logs::PodLogs;
 use crate::node::NodeInfo;
 use crate::probe::fake::FakeProbe;
+use crate::resource_managers::ResourceManagers;
 use crate::runtime::fake::FakeRuntime;
 use crate::runtime_ext::RuntimeExtensions;
 use crate::volumes::fake::FakeVolumes;
@@ -47,6 +48,7 @@ pub(crate) fn deps(runtime: &FakeRuntime, logs: Arc<dyn PodLogs>, clock: Arc<dyn
         probe_io: Arc::new(FakeProbe::default()),
         devices: DeviceManager::default(),
         dra: DraManager::default(),
+        managers: ResourceManagers::default(),
         checkpoints: Arc::new(Memory::default()),
         node: Arc::new(node_info()),
         network: watch::channel(None).1,

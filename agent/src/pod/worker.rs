@@ -92,10 +92,11 @@ pub struct Worker {
 }
 
 /// Of a pod that nothing was done for yet.
-fn new_history(deps: &Deps, now: Duration) -> WorkerState {
+fn new_history(deps: &Deps, pod: &Pod, now: Duration) -> WorkerState {
     let mut history = WorkerState::new(now);
     history.backoffs.crash = Backoff::up_to(deps.longest_wait);
     history.resizing.rules = deps.cgroups.rules();
+    history.is_managed = deps.managers.could_give(pod);
     history
 }
 
@@ -124,7 +125,7 @@ impl Worker {
         let ((orders_in, orders), (pods_in, pods)) =
             (watch::channel(Orders::default()), watch::channel(pod.clone()));
         let (pokes_in, pokes) = watch::channel(0);
-        let (observed, mut history) = (Observed::default(), new_history(&deps, now));
+        let (observed, mut history) = (Observed::default(), new_history(&deps, &pod, now));
         // Told once: what the API has as ended was told by an agent before.
         let (rejection, taken_up) = (refused.clone().filter(|_| last.end.is_none()), last.started_at);
         history.inherit(last, refused, now, wall);
@@ -357,6 +358,7 @@ impl Worker {
         if matches!(life, Life::Stopped | Life::Gone) {
             self.deps.api.forget(&self.pod.uid);
             self.deps.devices.forget(&self.pod.uid).await;
+            self.deps.managers.forget(&self.pod.uid).await;
         }
         if life == Life::Gone {
             // Before it is told: a new pod of this UID counts attempts by the logs it finds.

@@ -115,6 +115,8 @@ pub struct WorkerState {
     pub sandboxes: SandboxMemory,
     /// Cgroup and volumes.
     pub resources: PodResources,
+    /// Whether a manager could give it CPUs or memory of NUMA nodes.
+    pub is_managed: bool,
     /// Its claims to devices are ready for its next sandbox.
     pub claims_prepared: bool,
     /// What is in the volumes may be older than what it is made from.

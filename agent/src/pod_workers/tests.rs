@@ -15,6 +15,7 @@ use crate::pod::tests::{deps, pod};
 use crate::runtime::Runtime;
 use crate::runtime::fake::{Call, FakeRuntime, Script};
 
+mod cpus;
 mod devices;
 mod looks;
 mod resizes;

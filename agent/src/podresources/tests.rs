@@ -49,6 +49,8 @@ fn world() -> Sources {
         heard,
         devices,
         dra: DraManager::default(),
+        managers: ResourceManagers::default(),
+        with_ended: false,
         metrics: Arc::default(),
         clock: Arc::new(StillClock),
     }
@@ -106,6 +108,40 @@ async fn both_versions_tell_of_active_pods_and_what_they_have() {
     assert_eq!(metrics.pod_resources_requests.get(["v1alpha1"]), Some(1.0));
     assert_eq!(metrics.pod_resources_requests_get.get(["v1"]), Some(2.0));
     assert_eq!(metrics.pod_resources_errors_get.get(["v1"]), Some(1.0));
+}
+
+#[tokio::test]
+async fn pods_that_are_over_are_told_of_where_the_gate_is_closed() {
+    let lister = lister(Sources { with_ended: true, ..world() });
+    let told = lister.list(Request::new(wire::ListPodResourcesRequest {})).await.unwrap().into_inner();
+    let names: Vec<_> = told.pod_resources.iter().map(|pod| pod.name.as_str()).collect();
+    assert_eq!(names, ["has", "none", "ended"]);
+}
+
+#[tokio::test]
+async fn cpus_and_memory_that_containers_have_to_themselves_are_told() {
+    use crate::resource_managers::tests::asking;
+    let root = tempfile::tempdir().unwrap();
+    let managers = ResourceManagers::of_test(root.path());
+    let owner = asking("uid-9", 2000, 1 << 30);
+    managers.allocate(&owner, false, &DeviceManager::default()).await.unwrap();
+    let pods = watch::channel(Arc::from([handle("owner", owner, Phase::Running)])).1;
+    let lister = lister(Sources { pods, managers, ..world() });
+    let told = lister.list(Request::new(wire::ListPodResourcesRequest {})).await.unwrap().into_inner();
+    let container = &told.pod_resources[0].containers[0];
+    assert_eq!(container.cpu_ids, [1, 2]);
+    let of = |memory: &wire::ContainerMemory| {
+        let nodes = memory.topology.iter().flat_map(|topology| &topology.nodes).map(|node| node.id);
+        (memory.memory_type.clone(), memory.size, nodes.collect::<Vec<_>>())
+    };
+    let memory: Vec<_> = container.memory.iter().map(of).collect();
+    assert_eq!(memory, [("memory".to_owned(), 1 << 30, vec![0])]);
+    let request = Request::new(wire::AllocatableResourcesRequest {});
+    let all = lister.get_allocatable_resources(request).await.unwrap().into_inner();
+    assert_eq!(all.cpu_ids, (1..8).collect::<Vec<i64>>());
+    let memory: Vec<_> = all.memory.iter().map(of).collect();
+    let each = (8 << 30) - (512 << 20);
+    assert_eq!(memory, [("memory".to_owned(), each, vec![0]), ("memory".to_owned(), each, vec![1])]);
 }
 
 #[tokio::test]

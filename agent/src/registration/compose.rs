@@ -285,6 +285,11 @@ impl Settings {
         Allocatable { cpu: cpu.max(0), memory: memory.max(0), ephemeral: ephemeral.max(0) }
     }
 
+    /// Bytes that pods get none of, on a machine with `capacity` bytes.
+    pub(crate) fn kept_memory(&self, capacity: i64) -> i64 {
+        self.reserved_of("memory", 1).saturating_add(self.evict_memory.of(capacity))
+    }
+
     /// What the system and Kubernetes' own daemons keep, in units or thousandths.
     pub(super) fn reserved_of(&self, name: &str, scale: i64) -> i64 {
         let parse = if scale == 1000 { quantity::parse_milli } else { quantity::parse_units };

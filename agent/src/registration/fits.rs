@@ -10,7 +10,7 @@ use super::{Settings, amount};
 /// In upstream's words, with every resource that is short.
 pub(crate) fn check(settings: &Settings, machine: &MachineInfo) -> Result<(), String> {
     let cpu = machine.cores.saturating_mul(1000);
-    let memory = settings.reserved_of("memory", 1).saturating_add(settings.evict_memory.of(machine.memory));
+    let memory = settings.kept_memory(machine.memory);
     let mut all = vec![
         ("cpu", settings.reserved_of("cpu", 1000), cpu, amount::milli as fn(i64) -> _),
         ("memory", memory, machine.memory, amount::bytes),

@@ -6,6 +6,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use gantry_model::pod::{Container, Pod, Resources};
+use gantry_numa::affinity::Affinity;
 use tokio::time::Instant;
 
 use super::{Error, Instance, InstanceState, NewContainer, NewSandbox, Observed, PullImage, Runtime, Setup};
@@ -89,7 +90,10 @@ impl Subject<'_> {
         must("removing a container that is not there", self.runtime.remove_container("none").await)?;
         must_not("starting a container that is not there", &self.runtime.start_container("none").await)?;
         let Material { pod, .. } = self.material;
-        let update = self.runtime.update_container_resources("none", pod, self.container("serve")?).await;
+        let update = self
+            .runtime
+            .update_container_resources("none", pod, self.container("serve")?, &Affinity::default())
+            .await;
         must_not("updating a container that is not there", &update)?;
         let observed = self.observe().await?;
         that("an unknown pod has nothing", observed == Observed::default(), &observed)
@@ -155,7 +159,7 @@ impl Subject<'_> {
         let resources = Resources { cpu_request: Some(200), ..Resources::default() };
         let container = Container { resources, ..self.container("serve")?.clone() };
         must("updating a sandbox", self.runtime.update_sandbox_resources(sandbox, pod).await)?;
-        let update = self.runtime.update_container_resources(id, pod, &container).await;
+        let update = self.runtime.update_container_resources(id, pod, &container, &Affinity::default()).await;
         must("updating a container", update)?;
         let observed = self.observe().await?;
         let of = observed.containers.iter().find(|c| c.id == id);

@@ -23,6 +23,7 @@ use gantry_metrics::Metrics;
 use gantry_model::cgroup::limits::Rules;
 use gantry_model::failure::{Failure, FailureKind};
 use gantry_model::pod::{Container, Pod, PodUid};
+use gantry_numa::affinity::Affinity;
 use gantry_proto::cri::image_service_client::ImageServiceClient;
 use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
 use gantry_proto::cri::{self as wire};
@@ -408,9 +409,21 @@ impl Runtime for CriRuntime {
         id: &'a str,
         pod: &'a Pod,
         container: &'a Container,
+        affinity: &'a Affinity,
     ) -> Effect<'a, ()> {
         Box::pin(async move {
-            let ask = resources::container_update(id, pod, container, &self.node);
+            let ask = resources::container_update(id, pod, container, (&self.node, affinity));
+            let answer =
+                self.runtime().update_container_resources(timed(ask, self.node.request_timeout)).await;
+            let wrap =
+                |status: Status| Error::UpdateContainer { id: id.to_owned(), source: failure(&status) };
+            answer.map(drop).map_err(wrap)
+        })
+    }
+
+    fn update_container_cpus<'a>(&'a self, id: &'a str, cpus: &'a str) -> Effect<'a, ()> {
+        Box::pin(async move {
+            let ask = resources::cpus_update(id, cpus);
             let answer =
                 self.runtime().update_container_resources(timed(ask, self.node.request_timeout)).await;
             let wrap =

@@ -30,7 +30,7 @@ fn request<'a>(
     count: usize,
     reusable: &'a BTreeSet<String>,
 ) -> Request<'a> {
-    Request { pod, container, resource: GPU, count, reusable }
+    Request { pod, container, resource: GPU, count, reusable, nodes: None }
 }
 
 /// Chooses and allocates at once.
@@ -65,10 +65,10 @@ fn what_a_plugin_is_being_asked_for_is_nobody_elses() {
     let of_other = request(&other, "x", 1, &none);
     state.reserve(of_other, &asked);
     let choice = state.choice(request(&pod, "x", 1, &none)).unwrap().unwrap();
-    assert_eq!(choice.available, ids(&["b"]));
+    assert_eq!(choice.groups, [ids(&["b"])]);
     state.release(GPU, &ids(&["a"]));
     let choice = state.choice(request(&pod, "x", 1, &none)).unwrap().unwrap();
-    assert_eq!(choice.available, ids(&["a", "b"]));
+    assert_eq!(choice.groups, [ids(&["a", "b"])]);
     // The plugin answers when the pod has gone already.
     state.reserve(of_other, &asked);
     assert!(!state.forget(&other));
@@ -83,7 +83,7 @@ fn devices_of_init_containers_are_taken_first() {
     let pod = uid("p");
     let had = give(&mut state, &pod, "init", 2).unwrap();
     let choice = state.choice(request(&pod, "main", 3, &had)).unwrap().unwrap();
-    assert_eq!((&choice.reused, choice.missing, &choice.available), (&ids(&["a", "b"]), 1, &ids(&["c"])));
+    assert_eq!((&choice.taken, choice.missing, &choice.groups), (&ids(&["a", "b"]), 1, &vec![ids(&["c"])]));
     assert_eq!(choice.pick(&[]), ids(&["a", "b", "c"]));
     let choice = state.choice(request(&pod, "main", 1, &had)).unwrap().unwrap();
     assert_eq!(choice.pick(&[]), ids(&["a"]));
@@ -91,7 +91,7 @@ fn devices_of_init_containers_are_taken_first() {
 
 #[test]
 fn a_plugins_preference_counts_as_far_as_it_is_available() {
-    let choice = Choice { reused: ids(&["r"]), available: ids(&["a", "b", "c"]), missing: 2 };
+    let choice = Choice { taken: ids(&["r"]), groups: vec![ids(&["a", "b", "c"])], missing: 2 };
     let preferred = ["x", "c", "r"].map(str::to_owned);
     assert_eq!(choice.pick(&preferred), ids(&["r", "c", "a"]));
 }

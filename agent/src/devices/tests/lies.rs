@@ -25,8 +25,8 @@ async fn a_device_that_is_listed_twice_is_one() {
     serving.lists.send(list(&twice)).await.unwrap();
     offers(&manager, 2, 1).await;
     let pod = asking("one", "2");
-    assert!(manager.allocate(&pod, false).await.unwrap_err().contains("Requested: 2, Available: 1"));
-    manager.allocate(&asking("two", "1"), false).await.unwrap();
+    assert!(allocate(&manager, &pod).await.unwrap_err().contains("Requested: 2, Available: 1"));
+    allocate(&manager, &asking("two", "1")).await.unwrap();
     assert_eq!(*serving.fake.asked.lock().unwrap(), [["b"]]);
 }
 
@@ -100,7 +100,7 @@ async fn a_plugin_that_gives_nothing_gives_no_device() {
     let fake = Fake { gives_nothing: true, ..Fake::default() };
     let _serving = offering(root.path(), &manager, "gpu.sock", fake, &["a"]).await;
     let pod = asking("one", "1");
-    let refused = manager.allocate(&pod, false).await.unwrap_err();
+    let refused = allocate(&manager, &pod).await.unwrap_err();
     assert!(refused.starts_with("no containers return in allocation response"), "{refused}");
     assert_eq!(manager.of_container(&pod.uid, "main"), DevicesOf::new());
 }
@@ -115,7 +115,7 @@ async fn a_preference_for_what_is_not_there_is_passed_over() {
     let prefers = Some(["ghost", "c", "c", "other"].map(str::to_owned).to_vec());
     let fake = Fake { options, prefers, ..Fake::default() };
     let serving = offering(root.path(), &manager, "gpu.sock", fake, &["a", "b", "c"]).await;
-    manager.allocate(&asking("one", "2"), false).await.unwrap();
+    allocate(&manager, &asking("one", "2")).await.unwrap();
     assert_eq!(*serving.fake.asked.lock().unwrap(), [["a", "c"]]);
 }
 
@@ -128,7 +128,7 @@ async fn a_plugin_whose_list_ends_at_once_is_left_alone() {
     serving.lists.send(Err(Status::unknown("ListAndWatch failed"))).await.unwrap();
     register(root.path(), "gpu.sock").await.unwrap();
     offers(&manager, 0, 0).await;
-    let refused = manager.allocate(&asking("one", "1"), false).await.unwrap_err();
+    let refused = allocate(&manager, &asking("one", "1")).await.unwrap_err();
     assert_eq!(refused, "no healthy devices present; cannot allocate unhealthy devices vendor.com/gpu");
 }
 
@@ -142,7 +142,7 @@ async fn a_container_starts_again_without_its_plugin_unless_that_wants_to_know()
     let fake = Fake { options, ..Fake::default() };
     let serving = offering(root.path(), &manager, "gpu.sock", fake, &["a"]).await;
     let pod = asking("one", "1");
-    manager.allocate(&pod, false).await.unwrap();
+    allocate(&manager, &pod).await.unwrap();
     manager.options(&pod, &pod.containers[0]).await.unwrap();
     serving.task.abort();
     drop(serving.lists);
@@ -173,7 +173,7 @@ async fn a_plugin_that_registers_again_keeps_what_it_offers_when_the_older_one_g
     manager.disconnect(GPU, &root.path().join(FOLDER).join("old.sock")).await;
     let lost = tokio::time::timeout(Duration::from_millis(300), offers(&manager, 3, 0)).await;
     assert!(lost.is_err());
-    manager.allocate(&asking("one", "3"), false).await.unwrap();
+    allocate(&manager, &asking("one", "3")).await.unwrap();
 }
 
 /// #138446: what an init container had goes to the containers after it, a sidecar keeps its own, and nobody has more
@@ -186,15 +186,15 @@ async fn init_containers_hand_their_devices_on() {
     let mut pod = asking("one", "1");
     let of = |name: &str, role: Role| Container { name: name.to_owned(), role, ..pod.containers[0].clone() };
     pod.init_containers = vec![of("first", Role::Init), of("side", Role::Sidecar)];
-    manager.allocate(&pod, false).await.unwrap();
+    allocate(&manager, &pod).await.unwrap();
     assert_eq!(*serving.fake.asked.lock().unwrap(), [["a"], ["a"], ["b"]]);
-    let refused = manager.allocate(&asking("two", "1"), false).await.unwrap_err();
+    let refused = allocate(&manager, &asking("two", "1")).await.unwrap_err();
     assert!(refused.ends_with("Requested: 1, Available: 0"), "{refused}");
     // Once more, as after a kubelet's restart before its containers ran: nothing is asked for again.
-    manager.allocate(&pod, false).await.unwrap();
+    allocate(&manager, &pod).await.unwrap();
     assert_eq!(serving.fake.asked.lock().unwrap().len(), 3);
     manager.forget(&pod.uid).await;
-    manager.allocate(&asking("two", "2"), false).await.unwrap();
+    allocate(&manager, &asking("two", "2")).await.unwrap();
 }
 
 /// The health of what a pod has, as the plugin tells it; what no plugin tells of is taken for healthy.
@@ -205,7 +205,7 @@ async fn the_health_of_given_devices_follows_the_lists() {
     let serving = offering(root.path(), &manager, "gpu.sock", Fake::default(), &["a", "b"]).await;
     let pod = asking("one", "1");
     let mut changes = manager.health_changes(&pod);
-    manager.allocate(&pod, false).await.unwrap();
+    allocate(&manager, &pod).await.unwrap();
     let told = |healthy: bool| {
         DeviceHealth::from([(
             "main".to_owned(),

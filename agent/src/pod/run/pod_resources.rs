@@ -10,9 +10,10 @@ use gantry_model::pod::{Origin, Pod};
 
 use super::{Output, Task, WaitReason, both, kill_error, wait_reason};
 use crate::admission;
+use crate::admission::Rejection;
 use crate::checkpoint::Marks;
 use crate::events::Kind::{Normal, Warning};
-use crate::events::{NodeNote, VolumeNote};
+use crate::events::{NodeNote, Note, VolumeNote};
 use crate::ports;
 use crate::runtime::{NewSandbox, Users};
 use crate::volumes::Error;
@@ -24,22 +25,20 @@ async fn claim(task: Task<'_>) -> Result<(), crate::checkpoint::Error> {
     checkpoints.allocate(&pod.uid, &Allocation::of(pod)).await
 }
 
-/// Devices of plugins. A pod that does not get them is refused, late as it is.
+/// Devices of plugins, CPUs and memory. A pod that does not get them is refused, late as it is.
 pub(super) async fn devices(task: Task<'_>, runs: bool) -> Result<Output, WaitReason> {
-    match task.deps.devices.allocate(task.pod, runs).await {
+    match task.deps.managers.allocate(task.pod, runs, &task.deps.devices).await {
         Ok(()) => Ok(Output::Done),
-        Err(why) => {
-            let reason = "UnexpectedAdmissionError";
-            let message = format!("Allocate failed due to {why}, which is unexpected");
-            tell_rejection(task, reason, message).await;
-            Err(wait_reason(reason, why))
+        Err(Rejection { reason, message }) => {
+            tell_rejection(task, &reason, message.clone()).await;
+            Err(wait_reason(&reason, message))
         }
     }
 }
 
-async fn tell_rejection(task: Task<'_>, reason: &'static str, message: String) {
+async fn tell_rejection(task: Task<'_>, reason: &str, message: String) {
     task.deps.metrics.admission_rejections.inc([admission::label(reason)]);
-    task.tell(Warning, reason, message).await;
+    task.notes_out.tell(Note::pod(Warning, reason.to_owned(), message)).await;
 }
 
 /// The claim comes first: what an agent leaves that dies in between can still be told from another's. One that runs is
@@ -50,8 +49,10 @@ pub(super) async fn cgroup(task: Task<'_>, actuated: &Allocation) -> Result<Outp
         true => pod.clone(),
         false => Arc::unwrap_or_clone(actuated.apply(Arc::new(pod.clone()))),
     };
+    let rules = deps.rules_of(&pod);
+    let limits = of_pod(&pod, &rules);
     let made = match claim(task).await {
-        Ok(()) => deps.cgroups.set_up(&pod).await.map_err(|error| error.message),
+        Ok(()) => deps.cgroups.set_up(&pod, &limits).await.map_err(|error| error.message),
         Err(error) => Err(chain(&error)),
     };
     let alone = Allocation { pod: pod.resources.clone(), ..Allocation::default() };
@@ -63,10 +64,7 @@ pub(super) async fn cgroup(task: Task<'_>, actuated: &Allocation) -> Result<Outp
         (made, _) => made,
     };
     match told {
-        Ok(parent) => {
-            let limits = of_pod(&pod, &deps.cgroups.rules());
-            Ok(Output::Cgroup { parent, pod: alone.pod, limits })
-        }
+        Ok(parent) => Ok(Output::Cgroup { parent, pod: alone.pod, limits, rules }),
         Err(error) => {
             let message = format!("unable to ensure pod container exists: {error}");
             task.tell(Warning, "FailedCreatePodContainer", message.as_str()).await;

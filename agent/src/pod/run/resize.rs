@@ -73,7 +73,8 @@ async fn all(task: Task<'_>, request: Request<'_>) -> Result<Output, String> {
 async fn update(task: Task<'_>, request: Request<'_>, name: &str) -> Result<(), String> {
     let Some(id) = request.ids.get(name) else { return Ok(()) };
     let container = find(task.pod, name).map_err(|trouble| trouble.message)?;
-    let updated = task.deps.runtime.update_container_resources(id, task.pod, container).await;
+    let affinity = task.deps.managers.affinity(&task.pod.uid, name);
+    let updated = task.deps.runtime.update_container_resources(id, task.pod, container, &affinity).await;
     updated.map_err(|error| error.detail())
 }
 

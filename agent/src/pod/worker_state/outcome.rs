@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gantry_model::allocation::Allocation;
-use gantry_model::cgroup::limits::Limits;
+use gantry_model::cgroup::limits::{Limits, Rules};
 use gantry_model::pod::{Pod, Requirements};
 
 use super::{Ended, PodResources, Rejection, WaitReason, WorkerState};
@@ -23,7 +23,7 @@ pub enum Output {
     /// A text: a cgroup's name, last words.
     Text(String),
     /// A pod's cgroup: its name, and what it was made with.
-    Cgroup { parent: String, pod: Option<Requirements>, limits: Limits },
+    Cgroup { parent: String, pod: Option<Requirements>, limits: Limits, rules: Rules },
     /// A container that was made with these amounts.
     Container(Requirements),
     /// A resize: what the pod is held to now, and those containers that were updated.
@@ -114,7 +114,8 @@ impl WorkerState {
                 self.resources = PodResources::Devices;
                 return;
             }
-            (Action::SetUpCgroup { .. }, Output::Cgroup { parent, pod, limits }) => {
+            (Action::SetUpCgroup { .. }, Output::Cgroup { parent, pod, limits, rules }) => {
+                self.resizing.rules = rules;
                 self.resizing.note_cgroup(pod, limits);
                 self.resources = PodResources::Cgroup { parent };
             }
@@ -162,10 +163,7 @@ impl WorkerState {
             // What was there stays in use; the event has told.
             Action::RefreshVolumes => self.volumes_stale = true,
             // It was admitted, and does not get what it was admitted with: it never starts, as upstream.
-            Action::AllocateDevices { .. } => {
-                let message = format!("Allocate failed due to {}, which is unexpected", trouble.message);
-                self.refuse(&trouble.reason, message, now);
-            }
+            Action::AllocateDevices { .. } => self.refuse(&trouble.reason, trouble.message, now),
             // Its volume finds no room on the node, and it has not begun: likewise.
             Action::SetUpVolumes if trouble.reason == VOLUME_LIMIT => {
                 self.refuse(&trouble.reason, trouble.message, now);

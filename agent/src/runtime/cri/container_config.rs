@@ -39,6 +39,8 @@ pub(super) fn container(new: &NewContainer<'_>, node: &NodeConfig) -> wire::Cont
     let NewContainer { pod, container, attempt, image_id, setup, .. } = *new;
     let mut labels: BTreeMap<String, String> = BTreeMap::from(pod_labels(pod));
     labels.insert(CONTAINER_NAME.to_owned(), container.name.clone());
+    let mut linux = resources::linux(pod, container, node);
+    resources::hold(&mut linux, &setup.affinity, node);
     wire::ContainerConfig {
         metadata: Some(wire::ContainerMetadata { name: container.name.clone(), attempt }),
         image: Some(wire::ImageSpec {
@@ -65,7 +67,7 @@ pub(super) fn container(new: &NewContainer<'_>, node: &NodeConfig) -> wire::Cont
         tty: container.tty,
         stop_signal: i32::from(signal(container.lifecycle.stop_signal.as_deref())),
         linux: Some(wire::LinuxContainerConfig {
-            resources: Some(resources::linux(pod, container, node)),
+            resources: Some(linux),
             security_context: Some(security(new, node)),
         }),
         ..Default::default()

@@ -8,6 +8,7 @@ use gantry_model::pod::qos::{Qos, peak, qos};
 use gantry_model::pod::{Container, Origin, Pod, Resources, Role};
 use gantry_model::quantity::{parse_milli, parse_units};
 use gantry_model::requests::requests;
+use gantry_numa::affinity::Affinity;
 use gantry_proto::cri::{
     HugepageLimit, LinuxContainerResources, UpdateContainerResourcesRequest, UpdatePodSandboxResourcesRequest,
 };
@@ -69,11 +70,35 @@ pub(super) fn container_update(
     id: &str,
     pod: &Pod,
     container: &Container,
-    node: &NodeConfig,
+    (node, affinity): (&NodeConfig, &Affinity),
 ) -> UpdateContainerResourcesRequest {
+    let mut linux = linux(pod, container, node);
+    hold(&mut linux, affinity, node);
     UpdateContainerResourcesRequest {
         container_id: id.to_owned(),
-        linux: Some(linux(pod, container, node)),
+        linux: Some(linux),
+        ..UpdateContainerResourcesRequest::default()
+    }
+}
+
+/// Where a container may run. On CPUs of its own nothing but these holds it, as `DisableCPUQuotaWithExclusiveCPUs` has it.
+pub(super) fn hold(linux: &mut LinuxContainerResources, affinity: &Affinity, node: &NodeConfig) {
+    let Affinity { cpus, memory_nodes, has_own_cpus } = affinity;
+    linux.cpuset_cpus.clone_from(cpus);
+    linux.cpuset_mems.clone_from(memory_nodes);
+    if *has_own_cpus && node.rules.quota {
+        linux.cpu_quota = -1;
+    }
+}
+
+/// The CPUs alone: what is not said stays.
+pub(super) fn cpus_update(id: &str, cpus: &str) -> UpdateContainerResourcesRequest {
+    UpdateContainerResourcesRequest {
+        container_id: id.to_owned(),
+        linux: Some(LinuxContainerResources {
+            cpuset_cpus: cpus.to_owned(),
+            ..LinuxContainerResources::default()
+        }),
         ..UpdateContainerResourcesRequest::default()
     }
 }
@@ -232,6 +257,21 @@ mod tests {
         assert_eq!(of(Rules::default()), (100_000, 50_000));
         assert_eq!(of(Rules { period: 20_000, ..Rules::default() }), (20_000, 10_000));
         assert_eq!(of(Rules { quota: false, ..Rules::default() }), (0, 0));
+        let held_by = |rules, has_own_cpus| {
+            let affinity = Affinity { cpus: "1-2".to_owned(), memory_nodes: "0".to_owned(), has_own_cpus };
+            let node = NodeConfig { rules, ..node() };
+            let linux = container_update("id", &pod(), &own, (&node, &affinity)).linux.unwrap();
+            (linux.cpuset_cpus, linux.cpuset_mems, linux.cpu_quota)
+        };
+        let on = |quota| ("1-2".to_owned(), "0".to_owned(), quota);
+        assert_eq!(held_by(Rules::default(), true), on(-1), "CPUs of its own hold it");
+        assert_eq!(held_by(Rules::default(), false), on(50_000));
+        assert_eq!(held_by(Rules { quota: false, ..Rules::default() }, true), on(0));
+        let alone = cpus_update("id", "3").linux.unwrap();
+        assert_eq!(
+            alone,
+            LinuxContainerResources { cpuset_cpus: "3".to_owned(), ..LinuxContainerResources::default() }
+        );
         let whole = Pod { origin: Origin::Api, containers: vec![own.clone()], ..pod() };
         let free = of_sandbox(&whole, &Rules { quota: false, ..Rules::default() }).unwrap();
         assert_eq!((free.cpu_period, free.cpu_quota), (0, 0));
@@ -248,7 +288,7 @@ mod tests {
         let own = Container { resources, ..container("a") };
         let whole = Pod { origin: Origin::Api, containers: vec![own.clone()], ..pod() };
         let node = NodeConfig { swap: true, ..node() };
-        let asked = container_update("c1", &whole, &own, &node);
+        let asked = container_update("c1", &whole, &own, (&node, &Affinity::default()));
         let told = asked.linux.unwrap();
         assert_eq!(asked.container_id, "c1");
         assert_eq!((told.cpu_shares, told.cpu_quota, told.cpu_period), (204, 50_000, 100_000));

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use gantry_model::failure::{Failure, FailureKind};
 use gantry_model::pod::{Container, Pod, PodUid};
+use gantry_numa::affinity::Affinity;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::state::{FakeContainer, FakeSandbox, State, failed, not_found};
@@ -266,6 +267,7 @@ impl Runtime for FakeRuntime {
         id: &'a str,
         _pod: &'a Pod,
         container: &'a Container,
+        _affinity: &'a Affinity,
     ) -> Effect<'a, ()> {
         let (wanted, told) = (id.to_owned(), container.resources);
         let act = move |state: &mut State| {
@@ -280,6 +282,19 @@ impl Runtime for FakeRuntime {
                 memory_limit: told.memory_limit.or(held.memory_limit),
             });
             state.log.push(format!("update {wanted}"));
+            Ok(())
+        };
+        let wrap = |source| Error::UpdateContainer { id: id.to_owned(), source };
+        self.effect(Call::UpdateContainer, act, wrap)
+    }
+
+    fn update_container_cpus<'a>(&'a self, id: &'a str, cpus: &'a str) -> Effect<'a, ()> {
+        let (wanted, cpus) = (id.to_owned(), cpus.to_owned());
+        let act = move |state: &mut State| {
+            if state.container(&wanted)?.view.exit().is_some() {
+                return Err(failed(format!("container {wanted} has ended")));
+            }
+            state.log.push(format!("update {wanted} cpus {cpus}"));
             Ok(())
         };
         let wrap = |source| Error::UpdateContainer { id: id.to_owned(), source };
