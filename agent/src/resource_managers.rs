@@ -9,6 +9,7 @@
 mod accounts;
 mod align;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -44,6 +45,8 @@ struct SharedManagers {
     managers: Mutex<Managers>,
     /// Held while the managers change, until that is written down.
     writing: Mutex<()>,
+    /// Pods that are not over: what comes too late for one is given to nobody.
+    living: Mutex<BTreeSet<PodUid>>,
     /// None: nothing is aligned.
     topology: Option<TopologyManager>,
     /// Held over a pod's alignment: what others are given meanwhile would change it.
@@ -78,6 +81,7 @@ impl Default for ResourceManagers {
             root: None,
             managers: Mutex::new(Managers { cpu: CpuManager::none(), memory: MemoryManager::none() }),
             writing: Mutex::default(),
+            living: Mutex::default(),
             topology: None,
             turn: tokio::sync::Mutex::default(),
             metrics: Arc::default(),
@@ -92,6 +96,10 @@ impl SharedManagers {
     fn lock(&self) -> MutexGuard<'_, Managers> {
         // It is replaced as a whole: none is half changed.
         self.managers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn living(&self) -> MutexGuard<'_, BTreeSet<PodUid>> {
+        self.living.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -114,6 +122,7 @@ impl ResourceManagers {
             root: Some(root.to_owned()),
             managers: Mutex::new(managers),
             writing: Mutex::default(),
+            living: Mutex::default(),
             topology,
             turn: tokio::sync::Mutex::default(),
             metrics,
@@ -194,6 +203,7 @@ impl ResourceManagers {
         devices: &DeviceManager,
     ) -> Result<(), Rejection> {
         let begun = std::time::Instant::now();
+        self.0.living().insert(pod.uid.clone());
         self.0.metrics.topology_manager_requests.inc([]);
         let given = match &self.0.topology {
             None => self.give_all(pod, runs, devices, None).await,

@@ -178,6 +178,26 @@ impl SharedManagers {
     /// Of `change`, or why it cannot be written down: then nothing has changed.
     fn change<T, E>(&self, change: impl FnOnce(&mut Managers) -> Result<T, E>) -> Result<T, ChangeError<E>> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.change_alone(change)
+    }
+
+    /// The same for a pod that is not over: one that ends meanwhile has given back what it has, and is given no more.
+    fn change_of<T, E>(
+        &self,
+        pod: &Pod,
+        change: impl FnOnce(&mut Managers) -> Result<T, E>,
+    ) -> Result<T, ChangeError<E>> {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.living().contains(&pod.uid) {
+            return Err(ChangeError::Over(format!("pod {} is over: it needs nothing any more", pod.uid)));
+        }
+        self.change_alone(change)
+    }
+
+    fn change_alone<T, E>(
+        &self,
+        change: impl FnOnce(&mut Managers) -> Result<T, E>,
+    ) -> Result<T, ChangeError<E>> {
         let before = self.lock().clone();
         let mut next = before.clone();
         let done = change(&mut next).map_err(ChangeError::Refused)?;
@@ -214,6 +234,8 @@ impl SharedManagers {
 enum ChangeError<E> {
     Refused(E),
     Unwritten(String),
+    /// The pod is.
+    Over(String),
 }
 
 impl ResourceManagers {
@@ -228,14 +250,14 @@ impl ResourceManagers {
         }
         let (inner, pod, container) = (self.0.clone(), pod.clone(), container.clone());
         let given = tokio::task::spawn_blocking(move || {
-            let given = inner.change(|managers| managers.cpu.allocate(&pod, &container, hint));
+            let given = inner.change_of(&pod, |managers| managers.cpu.allocate(&pod, &container, hint));
             count_cpus(&inner.metrics, &given);
             given.map_err(of_cpus)?;
-            let given = inner.change(|managers| managers.memory.allocate(&pod, &container, hint));
+            let given = inner.change_of(&pod, |managers| managers.memory.allocate(&pod, &container, hint));
             count_memory(&inner.metrics, &given);
             given.map(drop).map_err(|why| match why {
                 ChangeError::Refused(why) => unexpected(&why.to_string()),
-                ChangeError::Unwritten(why) => unexpected(&why),
+                ChangeError::Unwritten(why) | ChangeError::Over(why) => unexpected(&why),
             })
         });
         given.await.unwrap_or_else(|died| Err(unexpected(&died.to_string())))
@@ -252,6 +274,7 @@ impl ResourceManagers {
 
     /// The pod is over: others may have what it had.
     pub(crate) async fn forget(&self, pod: &PodUid) {
+        self.0.living().remove(pod);
         if !self.0.lock().give_nothing() {
             let pod = pod.clone();
             let both = move |managers: &mut Managers| {
@@ -284,7 +307,7 @@ impl ResourceManagers {
             });
             match done {
                 Ok(()) => None,
-                Err(ChangeError::Unwritten(why)) => Some(why),
+                Err(ChangeError::Unwritten(why) | ChangeError::Over(why)) => Some(why),
                 Err(ChangeError::Refused(never)) => match never {},
             }
         });
@@ -304,7 +327,7 @@ fn of_cpus(why: ChangeError<CpuError>) -> Rejection {
             Some(reason) => Rejection::new(reason, why.to_string()),
             None => unexpected(&why.to_string()),
         },
-        ChangeError::Unwritten(why) => unexpected(&why),
+        ChangeError::Unwritten(why) | ChangeError::Over(why) => unexpected(&why),
     }
 }
 

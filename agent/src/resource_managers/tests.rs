@@ -161,6 +161,21 @@ async fn without_alignment_each_is_given_from_anywhere() {
     assert_eq!(shares.cpus, managers.shared().borrow().to_string());
 }
 
+#[tokio::test]
+async fn what_comes_after_a_pods_end_is_given_to_nobody() {
+    let root = tempfile::tempdir().unwrap();
+    let (managers, _) = open(root.path(), &settings("none"));
+    let pod = asking("a", 2000, GIB);
+    give(&managers, &pod).await.unwrap();
+    managers.forget(&pod.uid).await;
+    // Whoever gave it has not heard yet.
+    let late = managers.give(&pod, &pod.containers[0], TopologyHint::default()).await.unwrap_err();
+    assert!(late.message.contains("pod a is over"), "{late}");
+    assert_eq!(managers.shared().borrow().len(), 8);
+    // It may come again.
+    assert_eq!(give(&managers, &pod).await.unwrap().cpus, "1-2");
+}
+
 /// What cannot be written down is not given.
 #[tokio::test]
 async fn nothing_counts_before_it_is_written_down() {
