@@ -1,5 +1,8 @@
 //! A set of NUMA nodes. Pure. Used by hints and by the managers that give them.
 
+/// Of how many nodes every set is looked at: there are 65,535 of them then, and twice as many with each node more.
+pub const MOST_COMBINED: usize = 16;
+
 /// NUMA nodes by their number, 0 to 63.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeMask(u64);
@@ -49,7 +52,8 @@ impl NodeMask {
         if self.count() == other.count() { self.0 < other.0 } else { self.count() < other.count() }
     }
 
-    /// Every set of these nodes that is not empty: the small ones first, and of one size by their numbers.
+    /// Every set of these nodes that is not empty: the small ones first, and of one size by their numbers. For at most
+    /// [`MOST_COMBINED`] nodes.
     #[must_use]
     pub fn combinations(nodes: &[u32]) -> Vec<Self> {
         let mut all = Vec::new();

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gantry_numa::hint::TopologyHint;
-use gantry_numa::node_mask::NodeMask;
+use gantry_numa::node_mask::{MOST_COMBINED, NodeMask};
 
 use super::state::{Choice, Device};
 
@@ -17,20 +17,24 @@ fn nodes_of(device: &Device) -> NodeMask {
     NodeMask::of(device.numa.iter().filter_map(|node| u32::try_from(*node).ok()))
 }
 
-/// Every set of nodes that has enough of them. Preferred are those with as few nodes as if all were free.
+/// Every set of nodes that has enough of them. Preferred are those with as few nodes as if all were free. None: they are near
+/// to more nodes than can be looked at, so that none is better.
 pub(super) fn hints(
     devices: &BTreeMap<String, Device>,
     count: usize,
     available: &BTreeSet<String>,
     reusable: &BTreeSet<String>,
     machine: &[u32],
-) -> Vec<TopologyHint> {
+) -> Option<Vec<TopologyHint>> {
     let near = |id: &String| devices.get(id).map(nodes_of).unwrap_or_default();
     let all = devices.values().map(nodes_of).fold(NodeMask::default(), NodeMask::or);
     // Of a machine with many nodes, only those with devices: others would add nothing but combinations.
     let mut bearing: Vec<u32> = machine.iter().copied().filter(|node| all.contains(*node)).collect();
     if bearing.is_empty() {
         bearing = machine.to_vec();
+    }
+    if bearing.len() > MOST_COMBINED {
+        return None;
     }
     let (mut fewest, mut ways) = (bearing.len(), Vec::new());
     for mask in NodeMask::combinations(&bearing) {
@@ -45,7 +49,7 @@ pub(super) fn hints(
         }
     }
     let hint = |mask: NodeMask| TopologyHint { nodes: Some(mask), preferred: mask.count() == fewest };
-    ways.into_iter().map(hint).collect()
+    Some(ways.into_iter().map(hint).collect())
 }
 
 /// Those near to `nodes` first, then those near to others, then those near to none.
@@ -97,16 +101,27 @@ mod tests {
     fn hints_are_all_nodes_that_have_enough() {
         let (devices, nothing) = (four(), BTreeSet::new());
         let all = ids(&["a", "b", "c", "d"]);
-        let two = hints(&devices, 2, &all, &nothing, &[0, 1]);
+        let hints = |count, available: &BTreeSet<String>, reusable: &BTreeSet<String>, machine: &[u32]| {
+            hints(&devices, count, available, reusable, machine).unwrap()
+        };
+        let two = hints(2, &all, &nothing, &[0, 1]);
         assert_eq!(shown(&two), [(vec![0], true), (vec![0, 1], false)]);
         // Node 0 would have been enough, were it free.
-        let taken = hints(&devices, 2, &ids(&["b", "c"]), &nothing, &[0, 1]);
+        let taken = hints(2, &ids(&["b", "c"]), &nothing, &[0, 1]);
         assert_eq!(shown(&taken), [(vec![0, 1], false)]);
-        let reused = hints(&devices, 2, &ids(&["b"]), &ids(&["c"]), &[0, 1]);
+        let reused = hints(2, &ids(&["b"]), &ids(&["c"]), &[0, 1]);
         assert_eq!(shown(&reused), [(vec![0, 1], false)]);
-        assert_eq!(hints(&devices, 4, &all, &nothing, &[0, 1]), []);
+        assert_eq!(hints(4, &all, &nothing, &[0, 1]), []);
         // Nodes without devices are in no combination.
-        assert_eq!(hints(&devices, 1, &all, &nothing, &[0, 1, 2, 3]).len(), 3);
+        assert_eq!(hints(1, &all, &nothing, &[0, 1, 2, 3]).len(), 3);
+    }
+
+    #[test]
+    fn a_plugin_that_names_many_nodes_costs_no_time() {
+        let wide = device(&(0..40).collect::<Vec<i64>>());
+        let devices = BTreeMap::from([("a".to_owned(), wide)]);
+        let machine: Vec<u32> = (0..40).collect();
+        assert_eq!(hints(&devices, 1, &ids(&["a"]), &BTreeSet::new(), &machine), None);
     }
 
     #[test]

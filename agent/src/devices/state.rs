@@ -418,12 +418,12 @@ impl State {
         }
         let available = self.available(resource);
         let nothing = BTreeSet::new();
-        Some(match has.len() {
-            0 if available.union(reusable).count() < count => Vec::new(),
+        match has.len() {
+            0 if available.union(reusable).count() < count => Some(Vec::new()),
             0 => affinity::hints(devices, count, &available, reusable, nodes),
-            has_count if has_count != count => Vec::new(),
+            has_count if has_count != count => Some(Vec::new()),
             _ => affinity::hints(devices, count, has, &nothing, nodes),
-        })
+        }
     }
 
     /// What all containers of the pod have of the resource.

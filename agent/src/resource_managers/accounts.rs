@@ -17,6 +17,7 @@ use gantry_numa::machine::{Machine, NumaNode};
 use gantry_numa::memory_manager::{
     self, AllocateError, MemoryManager, MemoryOutcome, MemoryPolicy, MemoryReservation, NumaMemory,
 };
+use gantry_numa::node_mask::MOST_COMBINED;
 use gantry_numa::topology_manager::{NumaInfo, TopologyManager, TopologyPolicy};
 
 use super::align::NUMA_NODE;
@@ -94,11 +95,30 @@ pub(super) fn open(
     let distances = machine.numa.iter().map(|node| (node.id, node.distances.clone())).collect();
     let topology = TopologyManager::new(policy, scope, options, NumaInfo::new(distances));
     let topology = topology.map_err(|why| OpenError::Settings(chain(&why)))?;
+    let topology = Some(topology).filter(|topology| topology.policy() != TopologyPolicy::None);
+    check_nodes(settings, machine, topology.is_some())?;
     let managers = Managers {
         cpu: open_cpu(root, &settings.cpu, machine)?,
         memory: open_memory(root, &settings.memory, machine)?,
     };
-    Ok((managers, Some(topology).filter(|topology| topology.policy() != TopologyPolicy::None)))
+    Ok((managers, topology))
+}
+
+/// Upstream looks at every set of NUMA nodes, however many there are, and would not come to an end.
+fn check_nodes(settings: &ManagerSettings, machine: &Machine, is_aligned: bool) -> Result<(), OpenError> {
+    let of_cpus = if is_aligned { machine.topology.numa_nodes } else { 0 };
+    let of_memory = if settings.memory.policy == "None" { 0 } else { machine.numa.len() };
+    for (field, count, least) in
+        [("topologyManagerPolicy", of_cpus, "none"), ("memoryManagerPolicy", of_memory, "None")]
+    {
+        if count > MOST_COMBINED {
+            return Err(OpenError::Settings(format!(
+                "{field} cannot be kept to on a machine with {count} NUMA nodes: every set of them is looked at, so that \
+                 {MOST_COMBINED} are the most; set it to {least:?}"
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn open_cpu(root: &Path, settings: &CpuSettings, machine: &Machine) -> Result<CpuManager, OpenError> {

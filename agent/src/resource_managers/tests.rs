@@ -194,6 +194,19 @@ async fn nothing_counts_before_it_is_written_down() {
     assert_eq!(managers.shared().borrow().len(), 8);
 }
 
+#[test]
+fn more_nodes_than_can_be_looked_at_are_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let node = |id: u32| NumaNode { id, memory: 1 << 30, ..NumaNode::default() };
+    let many = Machine { numa: (0..17).map(node).collect(), ..machine() };
+    let why = ResourceManagers::open(root.path(), &settings("none"), &many, Arc::default()).unwrap_err();
+    assert_eq!(
+        why.to_string(),
+        "memoryManagerPolicy cannot be kept to on a machine with 17 NUMA nodes: every set of them is looked at, so that 16 \
+         are the most; set it to \"None\""
+    );
+}
+
 /// #110478, #84333, #55736: by design.
 #[tokio::test]
 async fn another_policys_checkpoint_stops_the_kubelet() {
