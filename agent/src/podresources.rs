@@ -239,8 +239,10 @@ impl PodResourcesLister for Lister {
         self.wait_heard().await;
         let wire::GetPodResourcesRequest { pod_name, pod_namespace } = request.into_inner();
         let pods = self.0.sources.pods.borrow().clone();
-        let named =
-            |handle: &&PodHandle| handle.pod.name == pod_name && handle.pod.namespace == pod_namespace;
+        // Of a pod that is over nothing is told, however lists are made.
+        let named = |handle: &&PodHandle| {
+            handle.pod.name == pod_name && handle.pod.namespace == pod_namespace && handle.is_active()
+        };
         match pods.iter().find(named) {
             Some(handle) => {
                 let pod_resources = Some(self.pod(&handle.pod));

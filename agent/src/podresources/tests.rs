@@ -94,6 +94,8 @@ async fn both_versions_tell_of_active_pods_and_what_they_have() {
         (refused.code(), refused.message()),
         (Code::Unknown, "pod nobody in namespace default not found")
     );
+    let over = client.get(get("ended")).await.unwrap_err();
+    assert_eq!(over.message(), "pod ended in namespace default not found");
     let request = wire::AllocatableResourcesRequest {};
     let free = client.get_allocatable_resources(request).await.unwrap().into_inner();
     let free: Vec<_> =
@@ -104,10 +106,10 @@ async fn both_versions_tell_of_active_pods_and_what_they_have() {
     let names: Vec<_> = all.iter().map(|pod| (pod.name.as_str(), pod.containers.len())).collect();
     assert_eq!(names, [("has", 1), ("none", 1)], "without sidecars");
     let metrics = &sources.metrics;
-    assert_eq!(metrics.pod_resources_requests.get(["v1"]), Some(4.0));
+    assert_eq!(metrics.pod_resources_requests.get(["v1"]), Some(5.0));
     assert_eq!(metrics.pod_resources_requests.get(["v1alpha1"]), Some(1.0));
-    assert_eq!(metrics.pod_resources_requests_get.get(["v1"]), Some(2.0));
-    assert_eq!(metrics.pod_resources_errors_get.get(["v1"]), Some(1.0));
+    assert_eq!(metrics.pod_resources_requests_get.get(["v1"]), Some(3.0));
+    assert_eq!(metrics.pod_resources_errors_get.get(["v1"]), Some(2.0));
 }
 
 #[tokio::test]
