@@ -7,6 +7,7 @@ use gantry_model::pod::Requirements;
 use gantry_model::testing;
 
 use super::*;
+use crate::topology_manager::{NumaInfo, TopologyManager};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -377,4 +378,67 @@ fn what_belongs_to_no_pod_is_given_back() {
     allocate(&mut manager, &stays, on(&[0], true)).unwrap();
     assert!(manager.forget(&stays.uid) && !manager.forget(&stays.uid));
     assert_eq!(manager.nodes_of(&stays.uid, "c"), None);
+}
+
+/// A pod of up to three containers, by a source of numbers.
+fn any_pod(uid: &str, random: &mut impl FnMut(u64) -> u64) -> Pod {
+    let mut list = Vec::new();
+    if random(3) == 0 {
+        list.push(container("i", Role::Init, 256 * (1 + random(8)), random(2)));
+    }
+    if random(4) == 0 {
+        list.push(container("s", Role::Sidecar, 256 * (1 + random(4)), 0));
+    }
+    list.push(container("c", Role::Regular, 256 * (1 + random(12)), random(3)));
+    pod(uid, list)
+}
+
+fn admit(manager: &mut MemoryManager, topology: &TopologyManager, pod: &Pod) -> Result<(), AllocateError> {
+    pod.all_containers().try_for_each(|own| {
+        let (hint, _) = topology.merge(&[manager.hints_of_container(pod, own)]);
+        manager.allocate(pod, own, hint).map(drop)
+    })
+}
+
+/// What was given pod by pod, and taken back in any order, can be taken up by the next kubelet.
+#[test]
+fn whatever_pods_came_and_went_the_next_kubelet_starts() {
+    let mut seed = 7_u64;
+    let mut random = move |below: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % below
+    };
+    let mut refused = Vec::new();
+    for round in 0..90 {
+        let nodes: Vec<(u64, u64)> = (0..2 + random(2)).map(|_| (2048 + 1024 * random(3), 4)).collect();
+        let mut manager = manager(&nodes);
+        let distances = (0..u32::try_from(nodes.len()).unwrap()).map(|node| (node, Vec::new())).collect();
+        let policy = ["none", "best-effort", "restricted"][round % 3];
+        let topology =
+            TopologyManager::new(policy, "container", &BTreeMap::new(), NumaInfo::new(distances)).unwrap();
+        let mut there: Vec<Pod> = Vec::new();
+        for step in 0..12 {
+            if random(3) == 0 && !there.is_empty() {
+                let at = usize::try_from(random(there.len() as u64)).unwrap();
+                manager.forget(&there.remove(at).uid);
+            } else {
+                let pod = any_pod(&format!("p{round}-{step}"), &mut random);
+                let given = admit(&mut manager, &topology, &pod);
+                match given {
+                    Ok(()) => there.push(pod),
+                    Err(_) => drop(manager.forget(&pod.uid)),
+                }
+            }
+            let root = tempfile::tempdir().unwrap();
+            manager.save(root.path()).unwrap();
+            let mut next = super::tests::manager(&nodes);
+            if let Err(why) = next.restore(root.path()) {
+                refused.push(format!(
+                    "{policy} {round}.{step}: {why} {:?}",
+                    std::error::Error::source(&why).map(ToString::to_string)
+                ));
+            }
+        }
+    }
+    assert!(refused.is_empty(), "{} refused, the first: {:?}", refused.len(), refused.first());
 }
