@@ -224,6 +224,12 @@ pub enum Role {
 }
 
 impl Pod {
+    /// Whether it asks for anything as a whole (`IsPodLevelResourcesSet`).
+    #[must_use]
+    pub fn has_own_amounts(&self) -> bool {
+        self.resources.as_ref().is_some_and(|own| !(own.requests.is_empty() && own.limits.is_empty()))
+    }
+
     /// `namespace/name`, for people.
     #[must_use]
     pub fn full_name(&self) -> String {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use gantry_base::error::chain;
 use gantry_metrics::Metrics;
@@ -20,6 +21,9 @@ use crate::config::gates::Gates;
 use crate::config::{KubeletConfiguration, KubeletFlags};
 use crate::registration;
 use crate::resource_managers::{ManagerSettings, MemorySettings, ResourceManagers, TopologySettings};
+
+/// Of `cpuManagerReconcilePeriod`: a negative one would look for ever, without a pause.
+const SHORTEST_PERIOD: Duration = Duration::from_millis(100);
 
 /// `reservedSystemCPUs` takes the place of the CPU in kubeReserved and systemReserved.
 ///
@@ -99,7 +103,7 @@ fn settings(config: &KubeletConfiguration, kept: Option<i64>) -> Result<ManagerS
             scope: config.topology_manager_scope.clone(),
             options: config.topology_manager_policy_options.clone(),
         },
-        reconcile_period: config.cpu_manager_reconcile_period.duration(),
+        reconcile_period: config.cpu_manager_reconcile_period.duration().max(SHORTEST_PERIOD),
         lifts_quota: open("DisableCPUQuotaWithExclusiveCPUs"),
     })
 }
@@ -128,12 +132,13 @@ mod tests {
 
     #[test]
     fn reserved_cpus_take_the_place_of_amounts() {
-        let text = r#"{"reservedSystemCPUs":"0,2","kubeReserved":{"cpu":"500m","memory":"1Gi"}}"#;
+        let text = r#"{"reservedSystemCPUs":"0,2","kubeReserved":{"cpu":"500m","memory":"1Gi"},"cpuManagerReconcilePeriod":"-1s"}"#;
         let mut config = config(text);
         replace_reserved(&mut config, &"0-3".parse().unwrap()).unwrap();
         assert_eq!(reserved_of(&config, "cpu"), 2000);
         assert_eq!(config.kube_reserved, [("memory".to_owned(), "1Gi".to_owned())].into());
         let settings = settings(&config, None).unwrap();
+        assert_eq!(settings.reconcile_period, SHORTEST_PERIOD);
         assert_eq!((settings.cpu.reserved.to_string().as_str(), settings.cpu.reserved_milli), ("0,2", 2000));
         assert_eq!(
             replace_reserved(&mut config, &"0-1".parse().unwrap()).unwrap_err(),

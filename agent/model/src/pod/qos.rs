@@ -33,7 +33,7 @@ impl fmt::Display for Qos {
 #[must_use]
 pub fn qos(pod: &Pod) -> Qos {
     if let Some(own) = &pod.resources
-        && !(own.requests.is_empty() && own.limits.is_empty())
+        && pod.has_own_amounts()
     {
         return of_requirements(own);
     }

@@ -172,7 +172,7 @@ impl StaticPolicy {
 
     pub(super) fn hints(&self, state: &CpuState, pod: &Pod, container: &Container) -> Hints {
         let wanted = whole_cpus(pod, container);
-        if wanted == 0 || pod.resources.is_some() {
+        if wanted == 0 || pod.has_own_amounts() {
             return Hints::new();
         }
         let given =
@@ -187,7 +187,7 @@ impl StaticPolicy {
 
     pub(super) fn hints_of_pod(&self, state: &CpuState, pod: &Pod) -> Hints {
         let wanted = whole_cpus_of_pod(pod);
-        if wanted == 0 || pod.resources.is_some() {
+        if wanted == 0 || pod.has_own_amounts() {
             return Hints::new();
         }
         let mut given = CpuSet::new();
@@ -253,7 +253,7 @@ impl StaticPolicy {
         hint: TopologyHint,
     ) -> Result<GivenCpus, CpuError> {
         let wanted = whole_cpus(pod, container);
-        if wanted == 0 || pod.resources.is_some() {
+        if wanted == 0 || pod.has_own_amounts() {
             return Ok(GivenCpus::Shared);
         }
         let full_cores = self.options.full_cores;

@@ -80,8 +80,14 @@ fn whole_cpus_of_guaranteed_pods_are_their_own_and_the_rest_is_shared() {
     let mut burstable = one("p3", 1000);
     burstable.containers[0].resources.cpu_limit = Some(2000);
     assert_eq!(give(&mut manager, &burstable).unwrap(), ["0,2-4,6-7"]);
-    let of_pod = Pod { resources: Some(Requirements::default()), ..one("p4", 1000) };
+    let limits = [("cpu".to_owned(), "1".to_owned()), ("memory".to_owned(), "1Mi".to_owned())];
+    let whole = Requirements { requests: limits.clone().into(), limits: limits.into() };
+    let of_pod = Pod { resources: Some(whole), ..one("p4", 1000) };
     assert_eq!(give(&mut manager, &of_pod).unwrap(), ["0,2-4,6-7"]);
+    // One that asks for nothing as a whole is as any other.
+    let empty = Pod { resources: Some(Requirements::default()), ..one("p6", 1000) };
+    assert_eq!(give(&mut manager, &empty).unwrap().len(), 1);
+    assert!(manager.exclusive(&empty.uid, "c").is_some() && manager.forget(&empty.uid));
     // It has them already.
     assert_eq!(give(&mut manager, &first).unwrap(), ["1,5"]);
     assert_eq!(manager.given_by_node(), [(0, 2)].into());

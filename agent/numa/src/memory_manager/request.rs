@@ -23,9 +23,7 @@ pub(super) fn is_memory(resource: &str) -> bool {
 
 /// A guaranteed pod, but for one with numbers of its own: those are for PodLevelResourceManagers, which is off.
 pub(super) fn is_managed(pod: &Pod) -> bool {
-    let own = pod.resources.as_ref();
-    let of_pod = own.is_some_and(|own| !(own.requests.is_empty() && own.limits.is_empty()));
-    !of_pod && qos(pod) == Qos::Guaranteed
+    !pod.has_own_amounts() && qos(pod) == Qos::Guaranteed
 }
 
 /// A request that is not written is its limit.
