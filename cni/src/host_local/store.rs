@@ -5,14 +5,16 @@
 //! other processes, upstream's plugin among them, wait). Never chooses an address. Called by `host_local`, and by
 //! the chain when it looks whether a network is idle.
 
+use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::request::ValidAttachment;
@@ -137,14 +139,16 @@ impl LeaseStore {
     /// writing this one died of it, and the address is free.
     pub(crate) fn leases(&self) -> Result<Vec<LeaseFile>, Error> {
         let mut leases = Vec::new();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = rustix::fs::open(&self.dir, flags, Mode::empty());
+        let folder = folder.map_err(|errno| Error::List(errno.into()))?;
         for entry in self.dir.read_dir().map_err(Error::List)? {
-            let entry = entry.map_err(Error::List)?;
-            let Some(address) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            let name = entry.map_err(Error::List)?.file_name();
+            let Some(address) = name.to_str().and_then(|name| name.parse().ok()) else {
                 continue;
             };
-            let path = entry.path();
-            let bytes = std::fs::read(&path).map_err(|source| Error::Read { path, source })?;
-            let owner = String::from_utf8_lossy(&bytes).into_owned();
+            let owner = read_owner(folder.as_fd(), &name);
+            let owner = owner.map_err(|source| Error::Read { path: self.dir.join(&name), source })?;
             if owner.contains(|letter: char| letter.is_ascii_alphanumeric()) {
                 leases.push(LeaseFile { address, owner });
             }
@@ -212,6 +216,18 @@ impl LeaseStore {
     fn last_path(&self, set: usize) -> PathBuf {
         self.dir.join(format!("{LAST_PREFIX}{set}"))
     }
+}
+
+/// Each address of the network is read for each pod that comes or goes: by three system calls.
+fn read_owner(folder: BorrowedFd<'_>, name: &OsStr) -> io::Result<String> {
+    let file = rustix::fs::openat(folder, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut bytes = [0; 1024];
+    let count = rustix::io::read(&file, &mut bytes)?;
+    let mut owner = bytes.get(..count).unwrap_or_default().to_vec();
+    if count == bytes.len() {
+        File::from(file).read_to_end(&mut owner)?;
+    }
+    Ok(String::from_utf8_lossy(&owner).into_owned())
 }
 
 fn write(path: &Path, text: &str) -> io::Result<()> {
