@@ -124,6 +124,10 @@ pub enum PersistentSource {
     Local {
         /// Absolute.
         path: String,
+        /// Of the disk's file system; empty where nobody says.
+        fs_type: String,
+        /// For mount(8).
+        mount_options: Vec<String>,
     },
     /// A volume of a CSI driver.
     Csi(Box<CsiSource>),

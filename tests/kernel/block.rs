@@ -28,11 +28,11 @@ spec:
 ";
 
 /// A file as a device; gone with this.
-struct Disk(PathBuf);
+pub(crate) struct Disk(pub(crate) PathBuf);
 
 impl Disk {
-    fn new(file: &Path) -> Result<Self> {
-        fs::File::create(file)?.set_len(1 << 20)?;
+    pub(crate) fn new(file: &Path, bytes: u64) -> Result<Self> {
+        fs::File::create(file)?.set_len(bytes)?;
         let output = Command::new("losetup").args(["--find", "--show"]).arg(file).output()?;
         ensure!(output.status.success(), "losetup: {}", String::from_utf8_lossy(&output.stderr));
         Ok(Self(String::from_utf8(output.stdout)?.trim().into()))
@@ -66,7 +66,11 @@ fn objects(device: &Path) -> Arc<FakeApi> {
     let claim = Claim { volume: "pv".into(), bound: true, block: true, uid: "u".into(), ..Claim::default() };
     api.put_claim("c", claim);
     let volume = PersistentVolume {
-        source: PersistentSource::Local { path: device.to_string_lossy().into_owned() },
+        source: PersistentSource::Local {
+            path: device.to_string_lossy().into_owned(),
+            fs_type: String::new(),
+            mount_options: Vec::new(),
+        },
         claim_uid: "u".into(),
         one_pod: false,
         access_mode: "RWO",
@@ -92,7 +96,7 @@ fn a_local_device_is_bound_and_kept_open_until_its_pod_has_ended() -> Result<()>
     place::require_own_namespaces()?;
     let root = tempfile::tempdir()?;
     let root = root.path().canonicalize()?;
-    let disk = Disk::new(&root.join("disk.img"))?;
+    let disk = Disk::new(&root.join("disk.img"), 1 << 20)?;
     let file = root.join("pod.yaml");
     fs::write(&file, POD)?;
     let pods = manifest::load(&[file]).context("the manifest is right")?.pods;

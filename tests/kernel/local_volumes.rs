@@ -1,4 +1,4 @@
-//! Folders of the node as volumes of pods, where they need root: bound for each pod, and of the first pod's group.
+//! Folders and disks of the node as volumes of pods, where they need root: bound for each pod, and of the first pod's group.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,12 +10,13 @@ use gantry_agent::api::fake::FakeApi;
 use gantry_agent::api::{Claim, PersistentSource, PersistentVolume};
 use gantry_agent::manifest;
 use gantry_agent::volumes::Volumes;
+use gantry_agent::volumes::host::HostVolumes;
 use gantry_model::pod::Pod;
 use gantry_model::pod::volume::{ClaimRef, Volume, VolumeSource};
 use gantry_tests::leakcheck::mounts;
 use gantry_tests::place;
 
-use crate::block::volumes;
+use crate::block::{Disk, volumes};
 
 const PODS: &str = "
 apiVersion: v1
@@ -38,7 +39,11 @@ fn objects(folder: &Path) -> Arc<FakeApi> {
     let api = Arc::new(FakeApi::default());
     api.put_claim("c", Claim { volume: "pv".into(), bound: true, uid: "u".into(), ..Claim::default() });
     let volume = PersistentVolume {
-        source: PersistentSource::Local { path: folder.to_string_lossy().into_owned() },
+        source: PersistentSource::Local {
+            path: folder.to_string_lossy().into_owned(),
+            fs_type: String::new(),
+            mount_options: vec!["noatime".to_owned()],
+        },
         claim_uid: "u".into(),
         one_pod: false,
         access_mode: "RWO",
@@ -82,6 +87,13 @@ fn a_local_volume_has_the_group_of_the_first_pod_that_writes_to_it() -> Result<(
     runtime.block_on(own.tear_down(&reader.uid))?;
     runtime.block_on(own.set_up(&one))?;
     ensure!((bound(&one)?, group()?) == (1, [4242, 4242]));
+    let mounted = rustix::fs::statvfs(
+        kubelet.join("pods").join(one.uid.as_str()).join("volumes/kubernetes.io~local-volume/pv"),
+    )?;
+    ensure!(mounted.f_flag.contains(rustix::fs::StatVfsMountFlags::NOATIME), "mountOptions of the volume");
+    fs::rename(&disk, root.join("away"))?;
+    runtime.block_on(own.set_up(&one)).context("it has its volume, whatever becomes of the path")?;
+    fs::rename(root.join("away"), &disk)?;
     runtime.block_on(own.set_up(&other))?;
     ensure!((bound(&other)?, group()?) == (1, [4242, 4242]), "one has it");
     runtime.block_on(own.tear_down(&one.uid))?;
@@ -92,5 +104,134 @@ fn a_local_volume_has_the_group_of_the_first_pod_that_writes_to_it() -> Result<(
     let left: Vec<PathBuf> =
         mounts()?.into_iter().map(|mount| mount.point).filter(|point| point.starts_with(&kubelet)).collect();
     ensure!(left.is_empty() && disk.join("file").exists(), "{left:?}");
+    Ok(())
+}
+
+/// A kubelet's place with a disk of the node.
+struct DiskFixture {
+    root: tempfile::TempDir,
+    disk: Disk,
+    runtime: tokio::runtime::Runtime,
+    pods: Vec<Pod>,
+}
+
+impl DiskFixture {
+    fn new() -> Result<Self> {
+        place::require_own_namespaces()?;
+        let root = tempfile::tempdir()?;
+        let file = root.path().join("pods.yaml");
+        fs::create_dir(root.path().join("kubelet"))?;
+        fs::write(&file, PODS)?;
+        let pods = manifest::load(&[file]).context("the manifest is right")?.pods;
+        let pods = pods.into_iter().map(|pod| with_claim(pod, false)).collect();
+        let disk = Disk::new(&root.path().join("disk.img"), 16 << 20)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Self { root, disk, runtime, pods })
+    }
+
+    fn kubelet(&self) -> Result<PathBuf> {
+        Ok(self.root.path().canonicalize()?.join("kubelet"))
+    }
+
+    /// One that remembers nothing.
+    fn volumes(&self) -> Result<HostVolumes> {
+        let volumes = volumes(&self.kubelet()?, &objects(&self.disk.0));
+        self.runtime.block_on(async { volumes.begin() }).map_err(anyhow::Error::msg)?;
+        Ok(volumes)
+    }
+
+    fn disk_place(&self) -> Result<PathBuf> {
+        Ok(self.kubelet()?.join("plugins/kubernetes.io/local-volume/mounts/pv"))
+    }
+
+    fn volume_of(&self, pod: &Pod) -> Result<PathBuf> {
+        Ok(self.kubelet()?.join("pods").join(pod.uid.as_str()).join("volumes/kubernetes.io~local-volume/pv"))
+    }
+
+    /// Mount points of the disk.
+    fn points(&self) -> Result<Vec<PathBuf>> {
+        let kubelet = self.kubelet()?;
+        Ok(mounts()?
+            .into_iter()
+            .map(|mount| mount.point)
+            .filter(|point| point.starts_with(&kubelet))
+            .collect())
+    }
+
+    fn until_taken_off(&self) -> Result<()> {
+        let place = self.disk_place()?;
+        let gone = async {
+            for _ in 0..6000 {
+                if !place.exists() {
+                    return true;
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+            false
+        };
+        ensure!(self.runtime.block_on(gone), "the disk stays: {:?}", self.points()?);
+        ensure!(self.points()?.is_empty(), "{:?}", self.points()?);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_local_disk_is_formatted_once_mounted_for_all_pods_and_taken_off_with_the_last() -> Result<()> {
+    let fixture = DiskFixture::new()?;
+    let [one, other, _] = &fixture.pods[..] else { panic!("three pods") };
+    let (own, runtime) = (fixture.volumes()?, &fixture.runtime);
+    runtime.block_on(own.set_up(one))?;
+    runtime.block_on(own.set_up(one))?;
+    let volume = fixture.volume_of(one)?;
+    ensure!(fixture.points()? == [fixture.disk_place()?, volume.clone()], "{:?}", fixture.points()?);
+    let table = mounts()?;
+    let found = table.iter().find(|mount| mount.point == volume).context("it is mounted")?;
+    ensure!(found.kind == "ext4" && fs::metadata(&volume)?.gid() == 4242, "{found:?}");
+    fs::write(volume.join("file"), "x")?;
+    runtime.block_on(own.set_up(other))?;
+    ensure!(fs::read_to_string(fixture.volume_of(other)?.join("file"))? == "x");
+    runtime.block_on(own.tear_down(&one.uid))?;
+    ensure!(
+        fixture.points()? == [fixture.disk_place()?, fixture.volume_of(other)?],
+        "{:?}",
+        fixture.points()?
+    );
+    runtime.block_on(own.tear_down(&other.uid))?;
+    fixture.until_taken_off()?;
+    runtime.block_on(own.set_up(other))?;
+    ensure!(fs::read_to_string(fixture.volume_of(other)?.join("file"))? == "x", "it was formatted once");
+    runtime.block_on(own.tear_down(&other.uid))?;
+    fixture.until_taken_off()
+}
+
+#[test]
+fn a_local_disk_that_an_earlier_kubelet_mounted_stays_while_a_pod_has_it() -> Result<()> {
+    let fixture = DiskFixture::new()?;
+    let one = fixture.pods.first().context("a pod")?;
+    fixture.runtime.block_on(fixture.volumes()?.set_up(one))?;
+    let next = fixture.volumes()?;
+    // What it began at its start has had its turn by the end of this.
+    fixture.runtime.block_on(next.set_up(one))?;
+    ensure!(fixture.points()? == [fixture.disk_place()?, fixture.volume_of(one)?], "{:?}", fixture.points()?);
+    fixture.runtime.block_on(next.tear_down(&one.uid))?;
+    fixture.until_taken_off()?;
+    // Killed between the mount and the bind.
+    fixture.runtime.block_on(next.set_up(one))?;
+    rustix::mount::unmount(fixture.volume_of(one)?, rustix::mount::UnmountFlags::NOFOLLOW)?;
+    let _last = fixture.volumes()?;
+    fixture.until_taken_off()
+}
+
+#[test]
+fn a_local_volume_that_is_a_file_is_told() -> Result<()> {
+    let fixture = DiskFixture::new()?;
+    let one = fixture.pods.first().context("a pod")?;
+    let file = fixture.root.path().join("disk.img");
+    let own = volumes(&fixture.kubelet()?, &objects(&file));
+    let told =
+        fixture.runtime.block_on(own.set_up(one)).map_or_else(|error| error.message, |()| String::new());
+    let words =
+        "MountVolume.MountDevice failed for volume \"pv\" : only directory and block device are supported";
+    ensure!(told == words, "{told}");
     Ok(())
 }

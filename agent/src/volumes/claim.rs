@@ -24,13 +24,8 @@ pub(super) enum VolumeBacking {
         /// What must be there.
         kind: HostPathType,
     },
-    /// The folder is bound below the pod's volumes, where other agents look for it.
-    Local {
-        /// Absolute.
-        path: PathBuf,
-        /// Of the PersistentVolume.
-        volume: String,
-    },
+    /// The folder, or what is on the disk, is bound below the pod's volumes, where other agents look for it.
+    Local(Box<LocalVolume>),
     /// The device is mapped for the pod, as a device.
     LocalBlock {
         /// Absolute.
@@ -46,6 +41,21 @@ pub(super) enum VolumeBacking {
     Nfs(Box<NfsMount>),
 }
 
+/// A folder of the node, or a disk with a file system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LocalVolume {
+    /// Absolute.
+    pub(super) path: PathBuf,
+    /// Of the PersistentVolume.
+    pub(super) name: String,
+    /// Of a disk; may be empty.
+    pub(super) fs_type: String,
+    /// For mount(8).
+    pub(super) options: Vec<String>,
+    /// The pod asks for that.
+    pub(super) read_only: bool,
+}
+
 impl VolumeBacking {
     /// It is a device, not a folder.
     pub(super) fn is_block(&self) -> bool {
@@ -53,7 +63,7 @@ impl VolumeBacking {
             Self::LocalBlock { .. } => true,
             Self::Csi(wanted) => wanted.block,
             Self::Iscsi(disk) => disk.block,
-            Self::HostPath { .. } | Self::Local { .. } | Self::Nfs(_) => false,
+            Self::HostPath { .. } | Self::Local(_) | Self::Nfs(_) => false,
         }
     }
 }
@@ -98,7 +108,8 @@ pub(super) async fn find(
         }
         VolumeBacking::Iscsi(disk) => disk.of.read_only = read_only,
         VolumeBacking::Nfs(wanted) => wanted.read_only = read_only,
-        VolumeBacking::HostPath { .. } | VolumeBacking::Local { .. } | VolumeBacking::LocalBlock { .. } => {}
+        VolumeBacking::Local(of) => of.read_only = read_only,
+        VolumeBacking::HostPath { .. } | VolumeBacking::LocalBlock { .. } => {}
     }
     Ok(bound)
 }
@@ -182,7 +193,7 @@ fn backing_of(
     match source {
         PersistentSource::HostPath { .. } if block => Err(no_devices(name, "hostPath")),
         PersistentSource::Nfs(_) if block => Err(no_devices(name, "nfs")),
-        PersistentSource::Local { path } if block => {
+        PersistentSource::Local { path, .. } if block => {
             Ok(VolumeBacking::LocalBlock { path: PathBuf::from(path), volume: name.to_owned() })
         }
         PersistentSource::HostPath { path, kind } => {
@@ -190,8 +201,14 @@ fn backing_of(
             let kind = kind.ok_or_else(|| format!("PV {name:?} has an unknown hostPath type"))?;
             Ok(VolumeBacking::HostPath { path: PathBuf::from(path), kind })
         }
-        PersistentSource::Local { path } => {
-            Ok(VolumeBacking::Local { path: PathBuf::from(path), volume: name.to_owned() })
+        PersistentSource::Local { path, fs_type, mount_options } => {
+            Ok(VolumeBacking::Local(Box::new(LocalVolume {
+                path: PathBuf::from(path),
+                name: name.to_owned(),
+                fs_type: fs_type.clone(),
+                options: mount_options.clone(),
+                read_only: false,
+            })))
         }
         PersistentSource::Csi(source) => Ok(VolumeBacking::Csi(Box::new(WantedVolume {
             name: name.to_owned(),
@@ -252,7 +269,8 @@ mod tests {
     }
 
     fn local() -> PersistentVolume {
-        of(PersistentSource::Local { path: "/data".into() })
+        let (fs_type, mount_options) = ("xfs".to_owned(), vec!["noatime".to_owned()]);
+        of(PersistentSource::Local { path: "/data".into(), fs_type, mount_options })
     }
 
     fn of(source: PersistentSource) -> PersistentVolume {
@@ -271,7 +289,13 @@ mod tests {
         let api = FakeApi::default();
         api.put_claim("c", usable());
         api.put_volume("pv", local());
-        let local = VolumeBacking::Local { path: "/data".into(), volume: "pv".into() };
+        let local = VolumeBacking::Local(Box::new(LocalVolume {
+            path: "/data".into(),
+            name: "pv".into(),
+            fs_type: "xfs".into(),
+            options: vec!["noatime".into()],
+            read_only: false,
+        }));
         assert_eq!(named(&api).await.unwrap().place, local);
         let source = PersistentSource::HostPath { path: "/h".into(), kind: "Directory".into() };
         api.put_volume("pv", of(source));

@@ -52,7 +52,7 @@ pub(super) struct DiskMount<'a> {
 }
 
 impl DiskMount<'_> {
-    fn kind(&self) -> &str {
+    pub(super) fn kind(&self) -> &str {
         if self.fs_type.is_empty() { DEFAULT } else { self.fs_type }
     }
 

@@ -23,6 +23,7 @@ mod csi;
 mod failures;
 mod iscsi;
 mod local;
+mod local_disk;
 mod nfs;
 mod served;
 mod waits;
@@ -45,6 +46,7 @@ use gantry_model::pod::{Container, Pod, PodUid};
 
 use super::atomic::Payload;
 use super::claim::VolumeBacking;
+use super::disk::DiskPrograms;
 use super::iscsi::{FOLDER as ISCSI, IscsiDisk};
 use super::labels::LabelPolicy;
 use super::medium::{Ground, ground, sizes_differ};
@@ -66,6 +68,7 @@ use crate::timeline::Span;
 use claims::{Failed, Writers};
 use failures::MissingVolume;
 use iscsi::IscsiParts;
+use local_disk::LocalDisks;
 use served::ServedParts;
 use waits::Waits;
 use words::{read_words, words_below, words_path};
@@ -101,6 +104,8 @@ pub struct HostVolumes {
     notes: VolumeNotes,
     /// Of folders of the node.
     turns: Turns,
+    disk_programs: DiskPrograms,
+    local_disks: LocalDisks,
     /// None where the node has no SELinux.
     labels: Option<LabelPolicy>,
 }
@@ -143,6 +148,8 @@ impl HostVolumes {
             blocks: Arc::new(Kernel),
             notes: VolumeNotes::default(),
             turns: Turns::default(),
+            disk_programs: DiskPrograms::default(),
+            local_disks: LocalDisks::default(),
             labels,
         }
     }
@@ -221,6 +228,7 @@ impl HostVolumes {
                 Ok(Ready { place: Some(VolumeBacking::LocalBlock { path, volume }), .. }) => {
                     self.map_local(pod, &path, &volume).await
                 }
+                Ok(Ready { place: Some(VolumeBacking::Local(of)), .. }) => self.mount_local(pod, &of).await,
                 Ok(ready) => self.apply(pod, &folder, ready).await.map_err(Failed::from),
                 Err(error) => Err(error),
             };
@@ -236,11 +244,6 @@ impl HostVolumes {
 
     async fn apply(&self, pod: &Pod, folder: &Path, ready: Ready<'_>) -> Result<(), String> {
         let path = path_of(folder, ready.volume, ready.place.as_ref())?;
-        if let (Some(VolumeBacking::Local { path: disk, volume }), VolumeSource::Claim { read_only, .. }) =
-            (&ready.place, &ready.volume.source)
-        {
-            return self.mount_local(pod, (disk, volume), &path, *read_only).await;
-        }
         let note = folder.join("plugins").join(EMPTY_DIR).join(&ready.volume.name).join("ready");
         let fs_group = pod.security.fs_group.and_then(|group| u32::try_from(group).ok());
         let ground = ground(pod, &ready.volume.source, self.node.memory)?;
@@ -250,7 +253,7 @@ impl HostVolumes {
             VolumeSource::Claim { .. } => match place {
                 Some(VolumeBacking::HostPath { path, kind }) => host_path::check(&path, kind),
                 Some(
-                    VolumeBacking::Local { .. }
+                    VolumeBacking::Local(_)
                     | VolumeBacking::LocalBlock { .. }
                     | VolumeBacking::Csi(_)
                     | VolumeBacking::Iscsi(_)
@@ -287,7 +290,7 @@ fn path_of(pod_folder: &Path, volume: &Volume, place: Option<&VolumeBacking>) ->
     let (plugin, name) = match (&volume.source, place) {
         (VolumeSource::HostPath { path, .. }, _) => return Ok(PathBuf::from(path)),
         (VolumeSource::Claim { .. }, Some(VolumeBacking::HostPath { path, .. })) => return Ok(path.clone()),
-        (VolumeSource::Claim { .. }, Some(VolumeBacking::Local { volume, .. })) => (LOCAL, volume),
+        (VolumeSource::Claim { .. }, Some(VolumeBacking::Local(of))) => (LOCAL, &of.name),
         (VolumeSource::Claim { .. }, Some(place)) if place.is_block() => {
             return Err(format!("volume {:?} is a block device", volume.name));
         }
@@ -455,7 +458,7 @@ impl Volumes for HostVolumes {
 
     fn claim_name(&self, uid: &PodUid, volume: &str) -> Option<String> {
         match self.place_of(uid, volume)? {
-            VolumeBacking::Local { volume, .. } => Some(volume),
+            VolumeBacking::Local(of) => Some(of.name),
             // Its driver knows how full it is; a look at a server's file system may never end.
             VolumeBacking::HostPath { .. }
             | VolumeBacking::LocalBlock { .. }

@@ -98,7 +98,7 @@ pub(super) fn are_given(source: &VolumeSource, place: Option<&VolumeBacking>) ->
             !read_only
                 && matches!(
                     place,
-                    Some(VolumeBacking::Local { .. } | VolumeBacking::Csi(_) | VolumeBacking::Iscsi(_))
+                    Some(VolumeBacking::Local(_) | VolumeBacking::Csi(_) | VolumeBacking::Iscsi(_))
                 )
         }
         VolumeSource::Csi(of) => !of.read_only,

@@ -30,10 +30,9 @@ fn plugin(volume: &Volume, place: Option<&VolumeBacking>) -> Option<String> {
         (VolumeSource::EmptyDir { .. }, _) => "kubernetes.io/empty-dir",
         (VolumeSource::HostPath { .. }, _)
         | (VolumeSource::Claim { .. }, Some(VolumeBacking::HostPath { .. })) => "kubernetes.io/host-path",
-        (
-            VolumeSource::Claim { .. },
-            Some(VolumeBacking::Local { .. } | VolumeBacking::LocalBlock { .. }),
-        ) => "kubernetes.io/local-volume",
+        (VolumeSource::Claim { .. }, Some(VolumeBacking::Local(_) | VolumeBacking::LocalBlock { .. })) => {
+            "kubernetes.io/local-volume"
+        }
         (VolumeSource::Claim { .. } | VolumeSource::Migrated(_), Some(VolumeBacking::Csi(wanted))) => {
             return Some(format!("kubernetes.io/csi:{}", wanted.source.driver));
         }

@@ -108,7 +108,11 @@ pub(super) fn volume(mut object: v1::PersistentVolume) -> PersistentVolume {
             path: host.path.clone(),
             kind: host.type_.clone().unwrap_or_default(),
         },
-        (Ok(()), None, Some(local)) => PersistentSource::Local { path: local.path.clone() },
+        (Ok(()), None, Some(local)) => PersistentSource::Local {
+            path: local.path.clone(),
+            fs_type: local.fs_type.clone().unwrap_or_default(),
+            mount_options: mount_options(annotated.as_deref(), &spec),
+        },
         (Ok(()), None, None) => match (&spec.nfs, &spec.iscsi) {
             (Some(nfs), _) => {
                 PersistentSource::Nfs(nfs_source(nfs, mount_options(annotated.as_deref(), &spec)))

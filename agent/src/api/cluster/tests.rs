@@ -271,7 +271,9 @@ async fn claims_and_their_volumes_are_read_when_asked_for() {
     let claim = cluster.claim("default", "c").await.unwrap().unwrap();
     assert!(claim.bound && claim.volume == "pv" && !claim.block);
     let volume = cluster.persistent_volume("pv").await.unwrap().unwrap();
-    assert_eq!(volume.source, crate::api::PersistentSource::Local { path: "/data".into() });
+    let (fs_type, mount_options) = (String::new(), Vec::new());
+    let local = crate::api::PersistentSource::Local { path: "/data".into(), fs_type, mount_options };
+    assert_eq!(volume.source, local);
     assert_eq!((volume.one_pod, &volume.affinity), (false, &None));
 }
 

@@ -157,7 +157,7 @@ impl HostVolumes {
     /// Whether no other pod has the local volume, nor is about to.
     async fn reserve(&self, uid: &PodUid, found: &BoundVolume) -> Result<bool, String> {
         let (below, name) = match &found.place {
-            VolumeBacking::Local { volume, .. } => (self.pods.clone(), volume.clone()),
+            VolumeBacking::Local(of) => (self.pods.clone(), of.name.clone()),
             VolumeBacking::LocalBlock { volume, .. } => (self.local_devices().join(volume), volume.clone()),
             // The owner of disks sees to these himself.
             VolumeBacking::HostPath { .. }
@@ -193,8 +193,8 @@ impl HostVolumes {
             VolumeBacking::LocalBlock { volume, .. } => {
                 Ok(self.local_map(&pod.uid, volume).link.is_symlink())
             }
-            VolumeBacking::Local { volume, .. } => {
-                let path = self.pod(&pod.uid).join("volumes").join(LOCAL).join(volume);
+            VolumeBacking::Local(of) => {
+                let path = self.local_target(&pod.uid, &of.name);
                 let look = move || {
                     mounts::is_mount_point(&path).map_err(|error| format!("stat {}: {error}", path.display()))
                 };

@@ -160,6 +160,11 @@ impl HostVolumes {
             tokio::join!(of_drivers, of(exports, nfs::FOLDER), of(disks, iscsi::FOLDER));
         of_drivers.and(of_servers).and(of_targets)?;
         self.take_folders(uid).await?;
+        let this = self.clone();
+        blocking(move || this.list_local_disks())
+            .await?
+            .into_iter()
+            .for_each(|disk| self.take_off_later(disk));
         self.leave_disks(uid).await
     }
 

@@ -18,7 +18,7 @@ use gantry_failpoint::failpoint;
 use gantry_model::pod::volume::Volume;
 use gantry_model::pod::{Pod, PodUid};
 
-use super::super::disk::{DiskMount, DiskPrograms};
+use super::super::disk::DiskMount;
 use super::super::iscsi::session::{Chap, IscsiHost};
 use super::super::iscsi::{self, FOLDER, IscsiDisk, IscsiRecord, PLUGIN};
 use super::super::ownership_progress::GroupChange;
@@ -63,7 +63,6 @@ const OF_DEVICES: StepNames = StepNames {
 #[derive(Debug, Clone, Default)]
 pub(super) struct IscsiParts {
     pub(super) host: IscsiHost,
-    pub(super) programs: DiskPrograms,
     /// None without a cluster, where nobody attaches.
     attachments: Option<Attachments>,
     /// Of disks, by their places.
@@ -286,7 +285,7 @@ impl HostVolumes {
             begin(steps.device);
             let (device, target, options) = (&*device, &*place, disk.mount_options(None));
             let mount = DiskMount { device, target, fs_type: &disk.of.fs_type, options };
-            self.iscsi.programs.mount(&self.served.program, &mount).await.map_err(failed)?;
+            self.disk_programs.mount(&self.served.program, &mount).await.map_err(failed)?;
             failpoint!("iscsi.mounted");
         }
         begin(steps.set_up);
@@ -294,7 +293,7 @@ impl HostVolumes {
     }
 
     /// Pods that have the disk, also from a kubelet before.
-    async fn holders(&self, place: &Path) -> Result<BTreeSet<PodUid>, String> {
+    pub(super) async fn holders(&self, place: &Path) -> Result<BTreeSet<PodUid>, String> {
         let (place, pods, plugins) = (place.to_owned(), self.pods.clone(), self.plugins.clone());
         let list = self.served.program.copies;
         let work = move || {
@@ -434,6 +433,7 @@ impl HostVolumes {
     /// # Errors
     /// The folders of disks cannot be listed.
     pub fn begin(&self) -> Result<(), String> {
+        self.list_local_disks()?.into_iter().for_each(|disk| self.take_off_later(disk));
         for place in iscsi::list_disks(&self.plugins)? {
             // Never by a file: what is mounted there is the pods', and its target may be dead.
             let names = iscsi::unique_names(&place);

@@ -1,24 +1,24 @@
-//! A folder of the node as a pod's volume: bound below the pod's own, and given to the pod's group by the first pod that has
-//! it. Owns the order and upstream's words for one that others have; who may have it is [`super::claims`]'.
-//! Called by [`super`].
+//! A folder or a disk of the node as a pod's volume: bound below the pod's own, and given to the pod's group by the first pod
+//! that has it. Owns the order and upstream's words for one that others have; who may have it is [`super::claims`]', and how
+//! a disk is mounted is [`super::local_disk`]'s. Called by [`super`].
 
 use std::fs;
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 use gantry_base::mountinfo;
-use gantry_model::pod::Pod;
+use gantry_model::pod::{Pod, PodUid};
 
+use super::super::claim::LocalVolume;
 use super::super::ownership_progress::GroupChange;
-use super::{HostVolumes, blocking, make_folder, mounts};
+use super::claims::Failed;
+use super::{HostVolumes, LOCAL, blocking, make_folder, mounts};
 use crate::events::{Kind, Note};
 
 /// How a folder came to a pod.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Binding {
-    /// The pod had it.
-    Old,
     /// No other pod has it.
     First,
     /// Others have it, with that group.
@@ -26,34 +26,84 @@ enum Binding {
 }
 
 impl HostVolumes {
-    /// The folder as the pod's volume of that name, at `path`.
-    pub(super) async fn mount_local(
-        &self,
-        pod: &Pod,
-        (folder, name): (&Path, &str),
-        path: &Path,
-        read_only: bool,
-    ) -> Result<(), String> {
+    pub(super) fn local_target(&self, uid: &PodUid, name: &str) -> PathBuf {
+        self.pod(uid).join("volumes").join(LOCAL).join(name)
+    }
+
+    /// The folder, or what is on the disk, as the pod's volume.
+    pub(super) async fn mount_local(&self, pod: &Pod, of: &LocalVolume) -> Result<(), Failed> {
+        let target = self.local_target(&pod.uid, &of.name);
+        // Whatever has become of its path since, as upstream.
+        let look = move || {
+            mounts::is_mount_point(&target).map_err(|error| format!("stat {}: {error}", target.display()))
+        };
+        if blocking(look).await? {
+            return Ok(());
+        }
+        let of_device = |why| Failed::Of { step: "MountVolume.MountDevice", volume: of.name.clone(), why };
+        let path = of.path.clone();
+        let is_disk = blocking(move || is_disk(&path)).await.map_err(of_device)?;
+        let folder = if is_disk { self.disk_place(&of.name) } else { of.path.clone() };
         // The second pod waits for the first, as upstream.
-        let turn = self.turns.of(folder);
+        let turn = self.turns.of(&folder);
         let _turn = turn.lock().await;
-        let (source, target, pods) = (folder.to_owned(), path.to_owned(), self.pods.clone());
+        if is_disk {
+            self.mount_local_disk(of, &folder).await.map_err(of_device)?;
+        }
+        self.bind_local(pod, of, folder).await.map_err(Failed::SetUp)
+    }
+
+    async fn bind_local(&self, pod: &Pod, of: &LocalVolume, folder: PathBuf) -> Result<(), String> {
+        let (path, pods) = (self.local_target(&pod.uid, &of.name), self.pods.clone());
+        let target = path.clone();
+        let source = folder.clone();
         let binding = blocking(move || bind(&source, &target, &pods)).await?;
+        self.give_options(of, &folder, &path).await?;
         let wanted = pod.security.fs_group;
         match binding {
-            Binding::Old => Ok(()),
             Binding::Shared { group } => {
-                if let Some(message) = mismatch(wanted, group, name) {
+                if let Some(message) = mismatch(wanted, group, &of.name) {
                     self.notes.add(&pod.uid, Note::pod(Kind::Warning, "AlreadyMountedVolume", message));
                 }
                 Ok(())
             }
-            Binding::First if read_only => Ok(()),
+            Binding::First if of.read_only => Ok(()),
             Binding::First => {
                 let change = GroupChange::of(pod, self.notes.clone());
-                change.apply(path.to_owned()).await.map_err(|why| format!("applyFSGroup failed: {why}"))
+                change.apply(path).await.map_err(|why| format!("applyFSGroup failed: {why}"))
             }
         }
+    }
+
+    /// Those of the PersistentVolume; what is bound of a disk has them already.
+    async fn give_options(&self, of: &LocalVolume, folder: &Path, path: &Path) -> Result<(), String> {
+        if of.options.is_empty() || folder != of.path {
+            return Ok(());
+        }
+        let ro = of.read_only.then_some("ro");
+        let own = of.options.iter().map(String::as_str).chain(ro);
+        let options: Vec<&str> = ["bind", "remount"].into_iter().chain(own).collect();
+        let shown = |path: &Path| path.to_string_lossy().into_owned();
+        let arguments = ["-o".to_owned(), options.join(","), shown(folder), shown(path)];
+        let Err(why) = self.served.program.mount(&arguments).await else { return Ok(()) };
+        // What is mounted counts as whole.
+        self.served.program.unmount(path).await?;
+        Err(why)
+    }
+}
+
+/// Whether it is a block device, and no folder. Errors in upstream's words.
+fn is_disk(path: &Path) -> Result<bool, String> {
+    let kind = match fs::metadata(path) {
+        Ok(found) => found.file_type(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(format!("path {path:?} does not exist"));
+        }
+        Err(error) => return Err(format!("stat {}: {error}", path.display())),
+    };
+    match kind.is_block_device() {
+        false if !kind.is_dir() => Err("only directory and block device are supported".to_owned()),
+        is_disk => Ok(is_disk),
     }
 }
 
@@ -67,15 +117,9 @@ fn mismatch(wanted: Option<i64>, group: u32, name: &str) -> Option<String> {
 
 fn bind(folder: &Path, path: &Path, pods: &Path) -> Result<Binding, String> {
     make_folder(path).map_err(|error| format!("mkdir {}: {error}", path.display()))?;
-    if mounts::is_mount_point(path).map_err(|error| format!("stat {}: {error}", path.display()))? {
-        return Ok(Binding::Old);
-    }
     let source =
         fs::File::open(folder).map_err(|error| format!("path {folder:?} does not exist: {error}"))?;
     let found = source.metadata().map_err(|error| format!("stat {}: {error}", folder.display()))?;
-    if !found.is_dir() {
-        return Err(format!("path {folder:?} is no folder: this node mounts local volumes that are folders"));
-    }
     let shared = is_shared(folder, pods)?;
     mounts::bind(source.as_fd(), path)
         .map_err(|error| format!("bind {} on {}: {error}", folder.display(), path.display()))?;

@@ -314,7 +314,15 @@ async fn pods_may_be_on_another_disk() {
 fn what_is_behind_a_volume_is_told_when_a_folder_is_mounted() {
     let place = VolumeFixture::new();
     let uid = pod().uid;
-    let local = |name: &str| super::VolumeBacking::Local { path: "/disk".into(), volume: name.into() };
+    let local = |name: &str| {
+        super::VolumeBacking::Local(Box::new(crate::volumes::claim::LocalVolume {
+            path: "/disk".into(),
+            name: name.into(),
+            fs_type: String::new(),
+            options: Vec::new(),
+            read_only: false,
+        }))
+    };
     let whole = super::VolumeBacking::HostPath { path: "/disk".into(), kind: HostPathType::Unset };
     let found = BTreeMap::from([("data".to_owned(), local("pv-1")), ("whole".to_owned(), whole)]);
     place.volumes.claims.lock().unwrap().insert(uid.clone(), found);

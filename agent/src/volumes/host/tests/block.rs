@@ -25,7 +25,11 @@ impl BlockFixture {
         place.api.put_volume(
             "pv",
             PersistentVolume {
-                source: PersistentSource::Local { path: device.to_string_lossy().into_owned() },
+                source: PersistentSource::Local {
+                    path: device.to_string_lossy().into_owned(),
+                    fs_type: String::new(),
+                    mount_options: Vec::new(),
+                },
                 claim_uid: "u".into(),
                 one_pod,
                 access_mode: "RWO",

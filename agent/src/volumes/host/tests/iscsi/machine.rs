@@ -129,7 +129,7 @@ impl IscsiFixture {
         let (mount, umount) = (self.program("mount", MOUNT), self.program("umount", UMOUNT));
         next.served.program = MountProgram { mount, force: umount.clone(), umount, table, copies };
         self.program("mkfs.ext4", MKFS);
-        next.iscsi.programs = DiskPrograms {
+        next.disk_programs = DiskPrograms {
             blkid: self.program("blkid", BLKID),
             fsck: self.program("fsck", FSCK),
             mkfs: self.program("mkfs.", ""),
