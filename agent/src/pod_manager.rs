@@ -42,28 +42,43 @@ pub(crate) struct PodSources {
 
 /// The API's pods as updates: those that have not changed are not converted again.
 #[derive(Debug, Default)]
-struct ApiPodUpdates(BTreeMap<PodUid, (Arc<Described>, PodUpdate)>);
+struct ApiPodUpdates(BTreeMap<PodUid, (Arc<Described>, Arc<PodUpdate>)>);
 
 impl ApiPodUpdates {
-    fn pod_updates(&mut self, pods: &BTreeMap<PodUid, Arc<Described>>) -> Vec<PodUpdate> {
+    fn pod_updates(&mut self, pods: &BTreeMap<PodUid, Arc<Described>>) -> Vec<Arc<PodUpdate>> {
         let mut old = std::mem::take(&mut self.0);
         for (uid, pod) in pods {
-            let same = old.remove(uid).filter(|(before, _)| Arc::ptr_eq(before, pod));
-            let known = same.or_else(|| Some((pod.clone(), api::to_pod_update(pod)?)));
+            let known = match old.remove(uid) {
+                Some(known) if Arc::ptr_eq(&known.0, pod) => Some(known),
+                before => convert(pod, before.map(|(_, update)| update).as_deref()),
+            };
             self.0.extend(known.map(|known| (uid.clone(), known)));
         }
         self.0.values().map(|(_, wanted)| wanted.clone()).collect()
     }
 }
 
+/// A pod of which only the status is another is described by the same `Arc` as before.
+fn convert(pod: &Arc<Described>, before: Option<&PodUpdate>) -> Option<(Arc<Described>, Arc<PodUpdate>)> {
+    let mut update = api::to_pod_update(pod)?;
+    if let Some(before) = before.filter(|before| before.pod == update.pod) {
+        update.pod = before.pod.clone();
+    }
+    Some((pod.clone(), Arc::new(update)))
+}
+
 impl PodSources {
     /// The pods of all sources, and which sources are ready.
-    fn pod_updates(&self, known: &mut ApiPodUpdates, node_known: bool) -> (Vec<PodUpdate>, SourcesReady) {
+    fn pod_updates(
+        &self,
+        known: &mut ApiPodUpdates,
+        node_known: bool,
+    ) -> (Vec<Arc<PodUpdate>>, SourcesReady) {
         let (mut wanted, mut heard) = (Vec::new(), SourcesReady::ALL);
         if let Some(found) = &self.found {
             let found = found.borrow();
             heard.files = found.read;
-            wanted.extend(found.pods.iter().cloned().map(PodUpdate::from));
+            wanted.extend(found.pods.iter().cloned().map(PodUpdate::from).map(Arc::new));
         }
         if let Some(seen) = &self.seen {
             let seen = seen.borrow();

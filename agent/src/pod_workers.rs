@@ -71,6 +71,8 @@ pub struct PodWorkers {
     pressures: watch::Receiver<Pressures>,
     /// Whether the machine goes down.
     shutdown: watch::Receiver<Shutdown>,
+    /// As the sources described them when the set was last applied.
+    described: BTreeMap<PodUid, Arc<PodUpdate>>,
     /// See [`PodUpdate::is_foreign`].
     foreign: BTreeMap<PodUid, Arc<Pod>>,
     /// By an agent before this one; each counts when its pod is taken up.
@@ -95,6 +97,7 @@ impl PodWorkers {
         }
         workers.spawn(watcher::watch(deps.runtime.clone(), pods_out, told_in, deps.metrics.clone()));
         let (node, foreign, allocated) = (None, BTreeMap::new(), BTreeMap::new());
+        let described = BTreeMap::new();
         let pressures = watch::channel(Pressures::new()).1;
         let shutdown = watch::channel(Shutdown::Not).1;
         let resizes = Resizes::default();
@@ -105,6 +108,7 @@ impl PodWorkers {
             node,
             pressures,
             shutdown,
+            described,
             foreign,
             allocated,
             resizes,
@@ -118,7 +122,8 @@ impl PodWorkers {
     /// that are missing are ended and forgotten, the others left alone. A new one of the same name as
     /// one that ends waits for it.
     pub fn apply(&mut self, wanted: Vec<Pod>) {
-        self.take(wanted.into_iter().map(PodUpdate::from).collect(), SourcesReady::ALL);
+        let wanted: Vec<PodUpdate> = wanted.into_iter().map(PodUpdate::from).collect();
+        self.take(wanted, SourcesReady::ALL);
     }
 
     /// From now on new pods must fit this node.
@@ -142,8 +147,10 @@ impl PodWorkers {
     }
 
     /// The same as [`PodWorkers::apply`] for pods of an API server. Pods that are known are described anew;
-    /// what was deleted is ended, and asking again only shortens.
-    pub fn take(&mut self, wanted: Vec<PodUpdate>, heard: SourcesReady) {
+    /// what was deleted is ended, and asking again only shortens. The very same `Arc` as the last time says that nothing of
+    /// a pod has changed.
+    pub fn take(&mut self, wanted: Vec<impl Into<Arc<PodUpdate>>>, heard: SourcesReady) {
+        let wanted: Vec<Arc<PodUpdate>> = wanted.into_iter().map(Into::into).collect();
         let named: BTreeSet<PodUid> = wanted.iter().map(|wanted| wanted.pod.uid.clone()).collect();
         let mut handles = self.take_up(wanted, heard, &named);
         self.resize(&mut handles, heard, &named);
@@ -152,7 +159,7 @@ impl PodWorkers {
 
     fn take_up(
         &mut self,
-        mut wanted: Vec<PodUpdate>,
+        mut wanted: Vec<Arc<PodUpdate>>,
         heard: SourcesReady,
         named: &BTreeSet<PodUid>,
     ) -> Vec<PodHandle> {
@@ -177,31 +184,50 @@ impl PodWorkers {
         }
         // As upstream: who came first is admitted first, over a restart of the agent, too.
         wanted.sort_by_key(|wanted| wanted.pod.created_at);
+        let places = handles.iter().enumerate().map(|(at, handle)| (handle.pod.uid.clone(), at));
+        // Of two the later one: the other is leaving.
+        let mut places: BTreeMap<PodUid, usize> = places.collect();
+        let described = wanted.iter().map(|wanted| (wanted.pod.uid.clone(), wanted.clone())).collect();
         for wanted in wanted {
-            let uid = &wanted.pod.uid;
-            let again = |handle: &&PodHandle| {
-                handle.pod.uid == *uid && !handle.is_leaving() && is_made_again(&handle.pod, &wanted.pod)
-            };
-            if let Some(old) = handles.iter().find(again) {
-                old.kill(None, "no longer wanted");
-                old.remove();
-            }
-            // One that was told to go and comes back, the very same, is a pod of its own.
-            match handles.iter_mut().find(|handle| handle.pod.uid == *uid && !handle.is_leaving()) {
-                Some(handle) => self.apply_update(handle, wanted),
-                None if wanted.is_foreign() => self.leave_alone(&wanted),
-                None => {
-                    self.foreign.remove(uid);
-                    if handles.iter().any(|handle| handle.pod.uid == *uid) {
-                        let is_static = if wanted.pod.origin == Origin::Static { "true" } else { "" };
-                        self.deps.metrics.restarted_pods.inc([is_static]);
-                    }
-                    let handle = self.begin(wanted, &handles);
-                    handles.push(handle);
-                }
-            }
+            self.take_up_one(&wanted, &mut handles, &mut places);
         }
+        self.described = described;
         handles
+    }
+
+    /// `places` says where in `handles` the last one of each pod is.
+    fn take_up_one(
+        &mut self,
+        wanted: &Arc<PodUpdate>,
+        handles: &mut Vec<PodHandle>,
+        places: &mut BTreeMap<PodUid, usize>,
+    ) {
+        let uid = &wanted.pod.uid;
+        let known = places.get(uid).and_then(|at| handles.get_mut(*at));
+        let is_known = known.is_some();
+        // One that was told to go and comes back, the very same, is a pod of its own.
+        if let Some(handle) = known.filter(|handle| !handle.is_leaving()) {
+            let same = self.described.get(uid).is_some_and(|before| Arc::ptr_eq(before, wanted));
+            if same && !(wanted.last.end.is_some() && handle.is_at_work()) {
+                return;
+            }
+            if !is_made_again(&handle.pod, &wanted.pod) {
+                return self.apply_update(handle, wanted);
+            }
+            handle.kill(None, "no longer wanted");
+            handle.remove();
+        }
+        if wanted.is_foreign() {
+            return self.leave_alone(wanted);
+        }
+        self.foreign.remove(uid);
+        if is_known {
+            let is_static = if wanted.pod.origin == Origin::Static { "true" } else { "" };
+            self.deps.metrics.restarted_pods.inc([is_static]);
+        }
+        let handle = self.begin(PodUpdate::clone(wanted), handles);
+        places.insert(uid.clone(), handles.len());
+        handles.push(handle);
     }
 
     fn leave_alone(&mut self, wanted: &PodUpdate) {
@@ -238,12 +264,17 @@ impl PodWorkers {
 
     /// A pod that is known is described anew, or was deleted. A description that asks for what this node does not do is
     /// passed over: the pod goes on as it was. It keeps the resources that it was allocated until it is allocated others.
-    fn apply_update(&mut self, handle: &mut PodHandle, wanted: PodUpdate) {
+    fn apply_update(&mut self, handle: &mut PodHandle, wanted: &PodUpdate) {
         match &wanted.refused {
             None => {
                 let allocated = Allocation::of(&handle.pod);
                 let metrics = &self.deps.metrics;
-                *handle = handle.update(self.resizes.describe(&allocated, &handle.pod, wanted.pod, metrics));
+                *handle = handle.update(self.resizes.describe(
+                    &allocated,
+                    &handle.pod,
+                    wanted.pod.clone(),
+                    metrics,
+                ));
             }
             Some(why) => handle.pass_over(wanted.pod.generation, why),
         }
@@ -251,9 +282,10 @@ impl PodWorkers {
             handle.kill(Some(grace), "deleted");
         }
         // Somebody has said that it is over, such as the pod garbage collector.
-        if let Some(LastEnd { reason, message, .. }) = wanted.last.end
+        if let Some(LastEnd { reason, message, .. }) = &wanted.last.end
             && handle.is_at_work()
         {
+            let (reason, message) = (reason.clone(), message.clone());
             handle.evict(PodFailure { reason, message, disrupted: None }, None);
         }
     }

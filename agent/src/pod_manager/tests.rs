@@ -358,3 +358,24 @@ async fn a_resize_that_comes_while_no_agent_runs_is_taken_up_by_the_next() {
     machine.server.until("and back", told(3, "100m")).await;
     assert_eq!((machine.runtime.count("start"), machine.runtime.count("update c")), (1, 2));
 }
+
+#[test]
+fn a_pod_of_which_only_the_status_is_another_is_described_by_the_very_same() {
+    let described = |message: &str, image: &str| -> Arc<api::Pod> {
+        let container = json!({ "name": "web", "image": image });
+        let object = json!({ "metadata": { "uid": "u-1", "name": "web" }, "spec": { "containers": [container] },
+            "status": { "phase": "Running", "message": message } });
+        Arc::new(serde_json::from_value(object).unwrap())
+    };
+    let mut known = super::ApiPodUpdates::default();
+    let mut update = |pod: &Arc<api::Pod>| {
+        let pods = std::collections::BTreeMap::from([(PodUid::parse("u-1").unwrap(), pod.clone())]);
+        known.pod_updates(&pods).remove(0)
+    };
+    let first = described("", "a");
+    let (one, same) = (update(&first), update(&first));
+    assert!(Arc::ptr_eq(&one, &same), "nothing has changed");
+    let told = update(&described("hello", "a"));
+    assert!(!Arc::ptr_eq(&one, &told) && Arc::ptr_eq(&one.pod, &told.pod), "only its status");
+    assert!(!Arc::ptr_eq(&one.pod, &update(&described("hello", "b")).pod));
+}

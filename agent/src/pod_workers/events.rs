@@ -3,8 +3,10 @@
 
 #![expect(clippy::disallowed_methods, reason = "the handles of listeners are kept and aborted here")]
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use gantry_model::pod::PodUid;
 use kube::Client;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle};
@@ -34,14 +36,18 @@ pub fn run(
 /// One ear for each pod.
 async fn listen(mut pods: watch::Receiver<Arc<[PodHandle]>>, to: Recorder) {
     // By worker and not by pod: while one ends and comes back, two of one UID are there.
-    let mut ears: Vec<(PodHandle, AbortHandle)> = Vec::new();
+    let mut ears: BTreeMap<PodUid, Vec<(PodHandle, AbortHandle)>> = BTreeMap::new();
     loop {
         let now = pods.borrow_and_update().clone();
-        ears.retain(|(_, task)| !task.is_finished());
+        ears.retain(|_, of| {
+            of.retain(|(_, task)| !task.is_finished());
+            !of.is_empty()
+        });
         for handle in now.iter() {
-            if !ears.iter().any(|(heard, _)| heard.status.same_channel(&handle.status)) {
+            let of = ears.entry(handle.pod.uid.clone()).or_default();
+            if !of.iter().any(|(heard, _)| heard.status.same_channel(&handle.status)) {
                 let task = tokio::spawn(hear(handle.clone(), to.clone())).abort_handle();
-                ears.push((handle.clone(), task));
+                of.push((handle.clone(), task));
             }
         }
         if pods.changed().await.is_err() {

@@ -226,10 +226,10 @@ mod described {
         let mut agent = machine.agent(vec![]);
         agent.take(vec![asks("a", "a-1", 0)], SourcesReady::ALL);
         running(&find(&agent, "a-1")).await;
-        agent.take(vec![], SourcesReady { api: false, files: true });
+        agent.take(Vec::<PodUpdate>::new(), SourcesReady { api: false, files: true });
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert!(!find(&agent, "a-1").is_ending());
-        agent.take(vec![], SourcesReady::ALL);
+        agent.take(Vec::<PodUpdate>::new(), SourcesReady::ALL);
         find(&agent, "a-1").wait(|s| s.life == Life::Gone).await;
         assert_eq!(machine.runtime.residue(), 0);
     }
@@ -277,7 +277,7 @@ mod described {
         assert_eq!(over(&find(&agent, "a-1")).await.life, Life::Stopped);
         agent.take(vec![leaving()], SourcesReady::ALL);
         assert_eq!(find(&agent, "a-1").status.borrow().life, Life::Stopped);
-        agent.take(vec![], SourcesReady::ALL);
+        agent.take(Vec::<PodUpdate>::new(), SourcesReady::ALL);
         find(&agent, "a-1").wait(|s| s.life == Life::Gone).await;
     }
 
@@ -380,6 +380,25 @@ mod described {
         assert!(at("stop-sandbox", 0) < at("run-sandbox", 1), "{log:?}");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_somebody_has_said_is_over_ends_though_its_worker_had_not_begun() {
+        let machine = WorkersFixture::new();
+        let mut agent = machine.agent(vec![]);
+        let running_yet = Arc::new(asks("a", "a-1", 0));
+        agent.take(vec![running_yet.clone()], SourcesReady::ALL);
+        let (reason, message) = ("NodeLost".to_owned(), "the node was away".to_owned());
+        let end = crate::pod::last::LastEnd { phase: Phase::Failed, reason, message };
+        let mut word = PodUpdate::clone(&running_yet);
+        word.last.end = Some(end);
+        let word = Arc::new(word);
+        agent.take(vec![word.clone()], SourcesReady::ALL);
+        running(&find(&agent, "a-1")).await;
+        // The very same, at the manager's next round.
+        agent.take(vec![word], SourcesReady::ALL);
+        let status = self::over(&find(&agent, "a-1")).await;
+        assert_eq!((status.phase, status.api_reason.as_str()), (Phase::Failed, "NodeLost"));
+    }
+
     /// kubeadm's manifests of the control plane have host ports, and are edited by an upgrade.
     #[tokio::test(start_paused = true)]
     async fn trap_10_an_edited_manifest_takes_over_what_its_earlier_version_was_admitted_for() {
@@ -425,7 +444,7 @@ mod described {
         let mut agent = machine.agent(vec![]);
         agent.take(vec![asks("a", "a-1", 0)], SourcesReady::ALL);
         running(&find(&agent, "a-1")).await;
-        agent.take(vec![], SourcesReady::ALL);
+        agent.take(Vec::<PodUpdate>::new(), SourcesReady::ALL);
         agent.take(vec![asks("a", "a-1", 0)], SourcesReady::ALL);
         let again = agent.pods().last().unwrap().clone();
         running(&again).await;
@@ -470,7 +489,7 @@ mod described {
         agent.take(vec![PodUpdate { ending: Some(Duration::from_secs(5)), ..foreign() }], SourcesReady::ALL);
         over(&find(&agent, "a-1")).await;
         assert_eq!(machine.runtime.count("stop "), 1);
-        agent.take(vec![], SourcesReady::ALL);
+        agent.take(Vec::<PodUpdate>::new(), SourcesReady::ALL);
         find(&agent, "a-1").wait(|s| s.life == Life::Gone).await;
         assert_eq!(machine.runtime.residue(), 0);
     }

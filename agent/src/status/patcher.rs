@@ -14,7 +14,7 @@ use gantry_kube_client::strategic_merge;
 use gantry_model::pod::{self, PodUid};
 use gantry_model::random;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -143,6 +143,7 @@ impl StatusPatcher {
         let mut leave: Option<Leave> = None;
         loop {
             let handle = self.handles.borrow_and_update().clone();
+            self.forget_answer(&handle);
             let mut status = handle.status.clone();
             let word = status.borrow_and_update().clone();
             let step = match self.nothing_new(&handle, &word) {
@@ -213,6 +214,15 @@ impl StatusPatcher {
         Some(newer.map_or(found, |(answered, _)| answered.clone()))
     }
 
+    /// The watch has caught up with it.
+    fn forget_answer(&mut self, handle: &PodHandle) {
+        let found = super::image_of(&self.shared.sources.seen.borrow(), &handle.pod);
+        let shown = |found: &Pod, answered: &Pod| {
+            found.metadata.uid != answered.metadata.uid || version(found) >= version(answered)
+        };
+        self.answered.take_if(|(answered, _)| found.is_some_and(|found| shown(&found, answered)));
+    }
+
     /// How long a pod whose object is not there is still left alone.
     fn lost_for(&self, target: &Pod) -> Option<Duration> {
         let (_, at) = self.lost.as_ref().filter(|(uid, _)| *uid == target.metadata.uid)?;
@@ -231,20 +241,15 @@ impl StatusPatcher {
         };
         if word.life == Life::Waiting {
             // It has not been looked at yet: what an earlier agent told of it holds.
-            self.show(
-                &handle.pod.uid,
-                self.static_pod(handle).map_or_else(|| (*base).clone(), |own| (*own).clone()),
-            );
+            self.show(&handle.pod.uid, self.static_pod(handle).unwrap_or(base));
             return SyncStep::Rest(None);
         }
         let old = base.status.clone().unwrap_or_default();
         let ours = (self.shared.sources.form)(&handle.pod, word, &old);
-        let merged = merge(&base, ours, end, now);
-        let full = Pod { status: Some(merged), ..(*base).clone() };
-        let difference = difference(&base, &full);
+        let (full, difference) = told(&base, merge(&base, ours, end, now));
         // A static pod is shown as itself, whatever its image is called.
         let shown = match self.static_pod(handle) {
-            Some(own) => Pod { status: full.status, ..(*own).clone() },
+            Some(own) => Arc::new(Pod { status: full.status.clone(), ..(*own).clone() }),
             None => full,
         };
         self.show(&handle.pod.uid, shown);
@@ -320,12 +325,11 @@ impl StatusPatcher {
         self.shared.sources.statics.borrow().pods.get(&handle.pod.uid).cloned()
     }
 
-    fn show(&self, uid: &PodUid, pod: Pod) {
+    fn show(&self, uid: &PodUid, pod: Arc<Pod>) {
         self.shared.told.send_if_modified(|told| {
-            let new = told.get(uid).is_none_or(|old| **old != pod);
-            if new {
-                told.insert(uid.clone(), Arc::new(pod));
-            }
+            let new = told.get(uid).is_none_or(|old| *old != pod);
+            // One that is the API's own is held once.
+            told.insert(uid.clone(), pod);
             new
         });
     }
@@ -352,7 +356,7 @@ impl StatusPatcher {
         let asked = api.patch_status(&name, &parameters, &patch);
         match timeout(PATIENCE, asked).await {
             Ok(Ok(answer)) => {
-                self.answered = Some((Arc::new(answer), Instant::now()));
+                self.answered = Some(answered(answer));
                 if let Some(since) = self.changed.take() {
                     self.shared.sources.metrics.pod_status_sync_duration.took([], since.elapsed());
                 }
@@ -375,7 +379,7 @@ impl StatusPatcher {
         self.shared.sources.pace.reserve().await.spend();
         match timeout(PATIENCE, api.get(name)).await {
             Ok(Ok(fresh)) if fresh.metadata.uid == pod.metadata.uid => {
-                self.answered = Some((Arc::new(fresh), Instant::now()));
+                self.answered = Some(answered(fresh));
                 // At once the first time; a conflict that stays is none.
                 self.not_before = Some(Instant::now() + self.pause());
             }
@@ -472,6 +476,16 @@ fn deletable(pod: &Pod, end: PodEnd) -> bool {
     end == PodEnd::Gone && marked && !left_alone && pod.status.as_ref().is_some_and(merge::terminal)
 }
 
+/// The pod with the status that it should have, and what is to be told of it. Nothing is copied of a pod that is told.
+fn told(base: &Arc<Pod>, status: PodStatus) -> (Arc<Pod>, Option<Value>) {
+    if base.status.as_ref() == Some(&status) {
+        return (base.clone(), None);
+    }
+    let full = Pod { status: Some(status), ..(**base).clone() };
+    let difference = difference(base, &full);
+    (Arc::new(full), difference)
+}
+
 /// From what the API has to what it should have, guarded by the UID.
 fn difference(base: &Pod, full: &Pod) -> Option<Value> {
     let of = |pod: &Pod| serde_json::to_value(&pod.status).unwrap_or_default();
@@ -485,6 +499,12 @@ fn difference(base: &Pod, full: &Pod) -> Option<Value> {
         strategic_merge::diff(&json!({ "status": old }), &json!({ "status": new }), strategic_merge::POD)?;
     patch["metadata"] = json!({ "uid": base.metadata.uid });
     Some(patch)
+}
+
+/// What the API server says, without managedFields: as the watch brings it.
+fn answered(mut answer: Pod) -> (Arc<Pod>, Instant) {
+    answer.metadata.managed_fields = None;
+    (Arc::new(answer), Instant::now())
 }
 
 /// Versions can be compared since 1.35.

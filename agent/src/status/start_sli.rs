@@ -42,9 +42,8 @@ pub(crate) fn follow(
     tokio::spawn(async move {
         let mut starts = Starts { known: BTreeMap::new(), networked: false, metrics };
         loop {
-            let now = seen.borrow_and_update().clone();
             let handles = pods.borrow().clone();
-            starts.look(&now, clock.wall_nanos(), |uid| {
+            starts.look(&seen.borrow_and_update(), clock.wall_nanos(), |uid| {
                 let handle = handles.iter().find(|handle| handle.pod.uid == *uid);
                 handle.map(|handle| handle.status.borrow().spans.clone()).unwrap_or_default()
             });

@@ -1,5 +1,6 @@
 //! Words of workers on a fake API server: each change told once, none lost, no pod told for another.
 
+mod held;
 mod hold;
 
 use std::collections::BTreeMap;
