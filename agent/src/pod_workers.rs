@@ -8,7 +8,7 @@ pub mod oom_survivor;
 mod resizes;
 pub(crate) mod watcher;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -151,17 +151,19 @@ impl PodWorkers {
     /// a pod has changed.
     pub fn take(&mut self, wanted: Vec<impl Into<Arc<PodUpdate>>>, heard: SourcesReady) {
         let wanted: Vec<Arc<PodUpdate>> = wanted.into_iter().map(Into::into).collect();
-        let named: BTreeSet<PodUid> = wanted.iter().map(|wanted| wanted.pod.uid.clone()).collect();
-        let mut handles = self.take_up(wanted, heard, &named);
-        self.resize(&mut handles, heard, &named);
+        let described = wanted.iter().map(|wanted| (wanted.pod.uid.clone(), wanted.clone())).collect();
+        let before = std::mem::replace(&mut self.described, described);
+        let mut handles = self.take_up(wanted, heard, &before);
+        self.resize(&mut handles, heard);
         self.pods.send_replace(handles.into());
     }
 
+    /// `before` is what was described the last time.
     fn take_up(
         &mut self,
         mut wanted: Vec<Arc<PodUpdate>>,
         heard: SourcesReady,
-        named: &BTreeSet<PodUid>,
+        before: &BTreeMap<PodUid, Arc<PodUpdate>>,
     ) -> Vec<PodHandle> {
         // Reaps what has ended meanwhile.
         while self.workers.try_join_next().is_some() {}
@@ -169,14 +171,14 @@ impl PodWorkers {
         let mut handles: Vec<PodHandle> = old.iter().filter(|handle| !handle.is_done()).cloned().collect();
         // Before any worker begins: what a pod is made of is nobody's leftover.
         let known = handles.iter().map(|handle| &handle.pod.uid).chain(self.foreign.keys());
-        self.deps.sweeps.here(known.chain(named).cloned().collect());
+        self.deps.sweeps.here(known.chain(self.described.keys()).cloned().collect());
         for handle in handles.iter().filter(|handle| heard.from(&handle.pod)) {
-            if !named.contains(&handle.pod.uid) {
+            if !self.described.contains_key(&handle.pod.uid) {
                 handle.kill(None, "no longer wanted");
                 handle.remove();
             }
         }
-        let missing = |pod: &Arc<Pod>| heard.from(pod) && !named.contains(&pod.uid);
+        let missing = |pod: &Arc<Pod>| heard.from(pod) && !self.described.contains_key(&pod.uid);
         let gone: Vec<_> = self.foreign.values().filter(|pod| missing(pod)).cloned().collect();
         for pod in gone {
             self.foreign.remove(&pod.uid);
@@ -187,18 +189,18 @@ impl PodWorkers {
         let places = handles.iter().enumerate().map(|(at, handle)| (handle.pod.uid.clone(), at));
         // Of two the later one: the other is leaving.
         let mut places: BTreeMap<PodUid, usize> = places.collect();
-        let described = wanted.iter().map(|wanted| (wanted.pod.uid.clone(), wanted.clone())).collect();
         for wanted in wanted {
-            self.take_up_one(&wanted, &mut handles, &mut places);
+            let same = before.get(&wanted.pod.uid).is_some_and(|before| Arc::ptr_eq(before, &wanted));
+            self.take_up_one(&wanted, same, &mut handles, &mut places);
         }
-        self.described = described;
         handles
     }
 
-    /// `places` says where in `handles` the last one of each pod is.
+    /// `same`: it is described as the last time. `places` says where in `handles` the last one of each pod is.
     fn take_up_one(
         &mut self,
-        wanted: &Arc<PodUpdate>,
+        wanted: &PodUpdate,
+        same: bool,
         handles: &mut Vec<PodHandle>,
         places: &mut BTreeMap<PodUid, usize>,
     ) {
@@ -207,7 +209,6 @@ impl PodWorkers {
         let is_known = known.is_some();
         // One that was told to go and comes back, the very same, is a pod of its own.
         if let Some(handle) = known.filter(|handle| !handle.is_leaving()) {
-            let same = self.described.get(uid).is_some_and(|before| Arc::ptr_eq(before, wanted));
             if same && !(wanted.last.end.is_some() && handle.is_at_work()) {
                 return;
             }
@@ -225,7 +226,7 @@ impl PodWorkers {
             let is_static = if wanted.pod.origin == Origin::Static { "true" } else { "" };
             self.deps.metrics.restarted_pods.inc([is_static]);
         }
-        let handle = self.begin(PodUpdate::clone(wanted), handles);
+        let handle = self.begin(wanted.clone(), handles);
         places.insert(uid.clone(), handles.len());
         handles.push(handle);
     }
@@ -291,8 +292,8 @@ impl PodWorkers {
     }
 
     /// Tries the resizes that wait, when there may be room for them.
-    fn resize(&mut self, handles: &mut [PodHandle], heard: SourcesReady, named: &BTreeSet<PodUid>) {
-        if let Some(trigger) = self.resizes.due(handles, |uid| named.contains(uid)) {
+    fn resize(&mut self, handles: &mut [PodHandle], heard: SourcesReady) {
+        if let Some(trigger) = self.resizes.due(handles, |uid| self.described.contains_key(uid)) {
             if heard == SourcesReady::ALL {
                 for uid in self.resizes.order(handles) {
                     self.try_resize(&uid, handles, trigger);

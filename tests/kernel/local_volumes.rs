@@ -210,7 +210,6 @@ fn a_local_disk_that_an_earlier_kubelet_mounted_stays_while_a_pod_has_it() -> Re
     let one = fixture.pods.first().context("a pod")?;
     fixture.runtime.block_on(fixture.volumes()?.set_up(one))?;
     let next = fixture.volumes()?;
-    // What it began at its start has had its turn by the end of this.
     fixture.runtime.block_on(next.set_up(one))?;
     ensure!(fixture.points()? == [fixture.disk_place()?, fixture.volume_of(one)?], "{:?}", fixture.points()?);
     fixture.runtime.block_on(next.tear_down(&one.uid))?;

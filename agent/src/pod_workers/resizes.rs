@@ -45,7 +45,7 @@ pub(super) struct Resizes {
     wishes: BTreeMap<PodUid, Wish>,
     /// Pods on their way to what they were allocated: what they count as.
     settling: BTreeMap<PodUid, Arc<Pod>>,
-    /// CPU and memory that pods had when it was looked last.
+    /// CPU and memory that pods had when it was looked last; only while some wait.
     used: BTreeMap<PodUid, (i64, i64)>,
     /// There is one that was not tried.
     new: Option<Trigger>,
@@ -166,6 +166,11 @@ impl Resizes {
             |uid: &PodUid| handles.iter().find(|handle| handle.pod.uid == *uid && handle.is_active());
         self.wishes.retain(|uid, _| active(uid).is_some_and(|handle| !handle.is_leaving()));
         self.settling.retain(|uid, _| active(uid).is_some_and(|handle| !has_settled(handle)));
+        if self.order(handles).is_empty() {
+            self.used.clear();
+            self.new = None;
+            return None;
+        }
         let used = self.used_by(handles);
         let freed = self.used.iter().find_map(|(uid, before)| match used.get(uid) {
             None if named(uid) => Some("pod_terminated"),
@@ -173,10 +178,6 @@ impl Resizes {
             Some(now) => (now.0 < before.0 || now.1 < before.1).then_some("pod_resized"),
         });
         self.used = used;
-        if self.order(handles).is_empty() {
-            self.new = None;
-            return None;
-        }
         let late = (self.next <= Instant::now()).then_some("periodic_retry");
         self.new.or(freed).or(late)
     }

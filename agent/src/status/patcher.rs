@@ -246,7 +246,7 @@ impl StatusPatcher {
         }
         let old = base.status.clone().unwrap_or_default();
         let ours = (self.shared.sources.form)(&handle.pod, word, &old);
-        let (full, difference) = told(&base, merge(&base, ours, end, now));
+        let (full, difference) = with_status(&base, merge(&base, ours, end, now));
         // A static pod is shown as itself, whatever its image is called.
         let shown = match self.static_pod(handle) {
             Some(own) => Arc::new(Pod { status: full.status.clone(), ..(*own).clone() }),
@@ -356,7 +356,7 @@ impl StatusPatcher {
         let asked = api.patch_status(&name, &parameters, &patch);
         match timeout(PATIENCE, asked).await {
             Ok(Ok(answer)) => {
-                self.answered = Some(answered(answer));
+                self.answered = Some(without_managed_fields(answer));
                 if let Some(since) = self.changed.take() {
                     self.shared.sources.metrics.pod_status_sync_duration.took([], since.elapsed());
                 }
@@ -379,7 +379,7 @@ impl StatusPatcher {
         self.shared.sources.pace.reserve().await.spend();
         match timeout(PATIENCE, api.get(name)).await {
             Ok(Ok(fresh)) if fresh.metadata.uid == pod.metadata.uid => {
-                self.answered = Some(answered(fresh));
+                self.answered = Some(without_managed_fields(fresh));
                 // At once the first time; a conflict that stays is none.
                 self.not_before = Some(Instant::now() + self.pause());
             }
@@ -477,7 +477,7 @@ fn deletable(pod: &Pod, end: PodEnd) -> bool {
 }
 
 /// The pod with the status that it should have, and what is to be told of it. Nothing is copied of a pod that is told.
-fn told(base: &Arc<Pod>, status: PodStatus) -> (Arc<Pod>, Option<Value>) {
+fn with_status(base: &Arc<Pod>, status: PodStatus) -> (Arc<Pod>, Option<Value>) {
     if base.status.as_ref() == Some(&status) {
         return (base.clone(), None);
     }
@@ -501,8 +501,8 @@ fn difference(base: &Pod, full: &Pod) -> Option<Value> {
     Some(patch)
 }
 
-/// What the API server says, without managedFields: as the watch brings it.
-fn answered(mut answer: Pod) -> (Arc<Pod>, Instant) {
+/// What the API server says, as the watch brings it, and when.
+fn without_managed_fields(mut answer: Pod) -> (Arc<Pod>, Instant) {
     answer.metadata.managed_fields = None;
     (Arc::new(answer), Instant::now())
 }

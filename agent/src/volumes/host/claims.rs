@@ -193,13 +193,7 @@ impl HostVolumes {
             VolumeBacking::LocalBlock { volume, .. } => {
                 Ok(self.local_map(&pod.uid, volume).link.is_symlink())
             }
-            VolumeBacking::Local(of) => {
-                let path = self.local_target(&pod.uid, &of.name);
-                let look = move || {
-                    mounts::is_mount_point(&path).map_err(|error| format!("stat {}: {error}", path.display()))
-                };
-                blocking(look).await
-            }
+            VolumeBacking::Local(of) => self.has_local(&pod.uid, &of.name).await,
         }
     }
 

@@ -161,10 +161,8 @@ impl HostVolumes {
         of_drivers.and(of_servers).and(of_targets)?;
         self.take_folders(uid).await?;
         let this = self.clone();
-        blocking(move || this.list_local_disks())
-            .await?
-            .into_iter()
-            .for_each(|disk| self.take_off_later(disk));
+        let disks = blocking(move || this.list_local_disks()).await?;
+        self.leave_local_disks(disks);
         self.leave_disks(uid).await
     }
 

@@ -433,7 +433,7 @@ impl HostVolumes {
     /// # Errors
     /// The folders of disks cannot be listed.
     pub fn begin(&self) -> Result<(), String> {
-        self.list_local_disks()?.into_iter().for_each(|disk| self.take_off_later(disk));
+        self.leave_local_disks(self.list_local_disks()?);
         for place in iscsi::list_disks(&self.plugins)? {
             // Never by a file: what is mounted there is the pods', and its target may be dead.
             let names = iscsi::unique_names(&place);

@@ -30,14 +30,18 @@ impl HostVolumes {
         self.pod(uid).join("volumes").join(LOCAL).join(name)
     }
 
+    /// Whether the pod has the volume, whatever has become of its path since, as upstream.
+    pub(super) async fn has_local(&self, uid: &PodUid, name: &str) -> Result<bool, String> {
+        let target = self.local_target(uid, name);
+        blocking(move || {
+            mounts::is_mount_point(&target).map_err(|error| format!("stat {}: {error}", target.display()))
+        })
+        .await
+    }
+
     /// The folder, or what is on the disk, as the pod's volume.
     pub(super) async fn mount_local(&self, pod: &Pod, of: &LocalVolume) -> Result<(), Failed> {
-        let target = self.local_target(&pod.uid, &of.name);
-        // Whatever has become of its path since, as upstream.
-        let look = move || {
-            mounts::is_mount_point(&target).map_err(|error| format!("stat {}: {error}", target.display()))
-        };
-        if blocking(look).await? {
+        if self.has_local(&pod.uid, &of.name).await? {
             return Ok(());
         }
         let of_device = |why| Failed::Of { step: "MountVolume.MountDevice", volume: of.name.clone(), why };
@@ -76,7 +80,12 @@ impl HostVolumes {
     }
 
     /// Those of the PersistentVolume; what is bound of a disk has them already.
-    async fn give_options(&self, of: &LocalVolume, folder: &Path, path: &Path) -> Result<(), String> {
+    pub(super) async fn give_options(
+        &self,
+        of: &LocalVolume,
+        folder: &Path,
+        path: &Path,
+    ) -> Result<(), String> {
         if of.options.is_empty() || folder != of.path {
             return Ok(());
         }

@@ -36,6 +36,11 @@ impl LocalDisks {
     fn unmark(&self, place: &Path) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(place);
     }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
 }
 
 impl HostVolumes {
@@ -93,8 +98,13 @@ impl HostVolumes {
         }
     }
 
+    /// Takes off those that no pod has, beside everything else.
+    pub(super) fn leave_local_disks(&self, places: Vec<PathBuf>) {
+        places.into_iter().for_each(|place| self.take_off_later(place));
+    }
+
     /// Unless a pod has it. Until that has worked, as upstream: no pod's end waits for it.
-    pub(super) fn take_off_later(&self, place: PathBuf) {
+    fn take_off_later(&self, place: PathBuf) {
         if !self.local_disks.mark(&place) {
             return;
         }

@@ -3,6 +3,7 @@
 mod block;
 mod iscsi;
 mod labels;
+mod local_disk;
 mod migrated;
 mod nfs;
 

@@ -1,7 +1,7 @@
 //! Disks of iSCSI targets: how they come to pods and go.
 
 mod failpoints;
-mod machine;
+pub(super) mod machine;
 
 use gantry_model::pod::volume::IscsiVolume;
 

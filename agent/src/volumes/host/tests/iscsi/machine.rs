@@ -75,8 +75,8 @@ rmdir ROOT/lock
 ";
 
 /// See the module.
-pub(super) struct IscsiFixture {
-    pub(super) place: VolumeFixture,
+pub(in super::super) struct IscsiFixture {
+    pub(in super::super) place: VolumeFixture,
     pub(super) blocks: FakeBlocks,
 }
 
@@ -101,7 +101,7 @@ fn copies(folder: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 impl IscsiFixture {
-    pub(super) fn new() -> Self {
+    pub(in super::super) fn new() -> Self {
         let (place, blocks) = (VolumeFixture::new(), FakeBlocks::default());
         let mut this = Self { place, blocks };
         for name in ["table", "binds", "calls"] {
@@ -112,7 +112,7 @@ impl IscsiFixture {
         this
     }
 
-    pub(super) fn root(&self) -> PathBuf {
+    pub(in super::super) fn root(&self) -> PathBuf {
         self.place.root.path().to_owned()
     }
 
@@ -124,7 +124,7 @@ impl IscsiFixture {
     }
 
     /// A kubelet that remembers nothing.
-    pub(super) fn next(&self) -> HostVolumes {
+    pub(in super::super) fn next(&self) -> HostVolumes {
         let mut next = HostVolumes::new(&self.root(), self.place.api.clone(), node(), false);
         let (mount, umount) = (self.program("mount", MOUNT), self.program("umount", UMOUNT));
         next.served.program = MountProgram { mount, force: umount.clone(), umount, table, copies };
@@ -152,13 +152,13 @@ impl IscsiFixture {
     }
 
     /// What a program does first.
-    pub(super) fn script(&self, name: &str, script: &str) {
+    pub(in super::super) fn script(&self, name: &str, script: &str) {
         let root = self.root();
         fs::write(root.join(name), script.replace("ROOT", &root.to_string_lossy())).unwrap();
     }
 
     /// Programs that were run, since the last time that this was asked.
-    pub(super) fn calls(&self) -> Vec<String> {
+    pub(in super::super) fn calls(&self) -> Vec<String> {
         let (file, root) = (self.root().join("calls"), format!("{}/", self.root().display()));
         let text = fs::read_to_string(&file).unwrap();
         fs::write(file, "").unwrap();
@@ -166,7 +166,7 @@ impl IscsiFixture {
         text.lines().map(str::to_owned).collect()
     }
 
-    pub(super) fn mounted(&self) -> Vec<PathBuf> {
+    pub(in super::super) fn mounted(&self) -> Vec<PathBuf> {
         table(&self.root().join("pods"))
             .unwrap()
             .into_iter()
