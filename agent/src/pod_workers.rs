@@ -155,7 +155,19 @@ impl PodWorkers {
         let before = std::mem::replace(&mut self.described, described);
         let mut handles = self.take_up(wanted, heard, &before);
         self.resize(&mut handles, heard);
-        self.pods.send_replace(handles.into());
+        self.show(handles);
+    }
+
+    /// Wakes nobody where all is as before: most of what is heard is what this node itself told.
+    fn show(&self, handles: Vec<PodHandle>) {
+        self.pods.send_if_modified(|old| {
+            let same = |(old, new): (&PodHandle, &PodHandle)| old.is_same(new);
+            let changed = old.len() != handles.len() || !old.iter().zip(&handles).all(same);
+            if changed {
+                *old = handles.into();
+            }
+            changed
+        });
     }
 
     /// `before` is what was described the last time.

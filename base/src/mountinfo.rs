@@ -1,10 +1,11 @@
 //! The mount table of a process, `/proc/PID/mountinfo` (proc_pid_mountinfo(5)). Owns how a line is read.
 //! Called by whoever asks what is mounted where.
 
+use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A line of the table, in the order of mounting: what lies on top of another comes later.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +42,28 @@ impl MountInfo {
 /// When /proc is not there or not readable.
 pub fn own() -> io::Result<Vec<MountInfo>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
+}
+
+/// Mount points of this process at or below `folder`, in the order of mounting. The table has a line for each mount of the
+/// machine, and of each no more is read than that takes.
+///
+/// # Errors
+/// When /proc is not there or not readable.
+pub fn points_below(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    Ok(points_in(&std::fs::read("/proc/self/mountinfo")?, folder))
+}
+
+fn points_in(table: &[u8], folder: &Path) -> Vec<PathBuf> {
+    let point = |line: &[u8]| {
+        let field = line.split(|byte| *byte == b' ').nth(4)?;
+        let own = if field.contains(&b'\\') {
+            Cow::Owned(unescape(field))
+        } else {
+            OsStr::from_bytes(field).into()
+        };
+        Path::new(&own).starts_with(folder).then(|| own.into_owned().into())
+    };
+    table.split(|byte| *byte == b'\n').filter_map(point).collect()
 }
 
 /// A table's text. A line of another form is passed over: the kernel writes none.
@@ -83,8 +106,6 @@ fn unescape(field: &[u8]) -> OsString {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     #[test]
@@ -113,6 +134,22 @@ mod tests {
         assert_eq!(unescape(b"a\\134b\\9\\"), OsStr::new("a\\b\\9\\"));
         assert_eq!(unescape(b"\\011\\012"), OsStr::new("\t\n"));
         assert_eq!(unescape(b"\\777"), OsStr::new("\\777"), "more than a byte");
+    }
+
+    #[test]
+    fn mount_points_below_a_folder_are_those_that_the_whole_table_has() {
+        let table = b"22 1 0:1 / / rw - ext4 a rw\n\
+            23 22 0:2 / /pods/u rw - tmpfs t rw\n\
+            24 23 0:3 / /pods/u/b\\040c rw shared:1 - tmpfs t rw\n\
+            25 22 0:4 / /pods/u2 rw - tmpfs t rw\n\
+            half a line\n\
+            26 23 0:5 / /pods/u/b\\040c rw - tmpfs t rw";
+        let below = |folder: &str| points_in(table, Path::new(folder));
+        assert_eq!(below("/pods/u"), ["/pods/u", "/pods/u/b c", "/pods/u/b c"].map(PathBuf::from));
+        assert_eq!(below("/pods/u/b c"), ["/pods/u/b c", "/pods/u/b c"].map(PathBuf::from));
+        assert_eq!(below("/pods/v"), Vec::<PathBuf>::new());
+        let all: Vec<PathBuf> = parse(table).into_iter().map(|mount| mount.point).collect();
+        assert_eq!(below("/"), all);
     }
 
     #[test]

@@ -26,15 +26,16 @@ use probe::{Lifecycle, Probes};
 pub use security::{PodSecurity, Seccomp, Security};
 use volume::{Volume, VolumeDevice, VolumeMount};
 
-/// Identity of one incarnation of a pod. Only made of characters that are safe in a path.
+/// Identity of one incarnation of a pod. Only made of characters that are safe in a path. Much is kept by it: a copy shares
+/// its text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PodUid(String);
+pub struct PodUid(Arc<str>);
 
 impl PodUid {
     /// `None` when the text is not a UID.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        crate::names::is_uid(text).then(|| Self(text.to_owned()))
+        crate::names::is_uid(text).then(|| Self(text.into()))
     }
 
     /// As text.

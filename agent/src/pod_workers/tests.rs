@@ -235,6 +235,29 @@ mod described {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn pods_that_are_as_before_wake_nobody() {
+        let machine = WorkersFixture::new();
+        let mut agent = machine.agent(vec![]);
+        agent.take(vec![asks("a", "a-1", 0)], SourcesReady::ALL);
+        let mut listener = agent.watch_pods();
+        listener.mark_unchanged();
+        let mut wakes = |agent: &mut PodWorkers, wanted: Vec<PodUpdate>| {
+            agent.take(wanted, SourcesReady::ALL);
+            let changed = listener.has_changed().unwrap();
+            listener.mark_unchanged();
+            changed
+        };
+        assert!(!wakes(&mut agent, vec![asks("a", "a-1", 0)]));
+        let other = PodUpdate { last: Last { started_at: 1, ..Last::default() }, ..asks("a", "a-1", 0) };
+        assert!(!wakes(&mut agent, vec![other]), "what this node told itself");
+        assert!(wakes(&mut agent, vec![asks("a", "a-1", 1)]));
+        assert!(wakes(&mut agent, vec![asks("a", "a-1", 1), asks("b", "b-1", 0)]));
+        let ends = PodUpdate { ending: Some(Duration::ZERO), ..asks("b", "b-1", 0) };
+        agent.take(vec![asks("a", "a-1", 1), ends], SourcesReady::ALL);
+        assert!(find(&agent, "b-1").is_ending());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn trap_01_what_nobody_wants_is_ended_once_all_is_known() {
         let machine = WorkersFixture::new();
         let mut agent = machine.agent(vec![]);

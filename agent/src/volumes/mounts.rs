@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gantry_base::mountinfo::{self, MountInfo};
-use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statfs, statx};
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, lstat, statfs, statx};
 use rustix::io::Errno;
 use rustix::mount::{
     FsOpenFlags, MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
@@ -25,7 +25,15 @@ pub(super) struct Table;
 
 impl super::removal::Mounts for Table {
     fn below(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
+        // Below a folder that is not there is none. It is in the kubelet's own, where no server keeps one waiting.
+        if matches!(lstat(folder), Err(Errno::NOENT)) {
+            return Ok(Vec::new());
+        }
         below(folder)
+    }
+
+    fn is_mount_point(&self, path: &Path) -> io::Result<bool> {
+        is_mount_point(path)
     }
 
     fn detach(&self, point: &Path) -> io::Result<()> {
@@ -33,25 +41,23 @@ impl super::removal::Mounts for Table {
     }
 }
 
-/// Every mount point at or below `folder`, the deepest first.
+/// Every mount point at or below `folder`, the deepest first. By the table: asks no file system, which may hang.
 pub(super) fn below(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    Ok(points_below(&mountinfo::own()?, folder))
+    Ok(in_order(mountinfo::points_below(folder)?))
 }
 
 /// The same of mounts of NFS servers alone.
 pub(super) fn exports_below(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut mounts = mountinfo::own()?;
-    mounts.retain(|mount| matches!(mount.kind.as_str(), "nfs" | "nfs4"));
-    Ok(points_below(&mounts, folder))
+    mounts.retain(|mount| matches!(mount.kind.as_str(), "nfs" | "nfs4") && mount.point.starts_with(folder));
+    Ok(in_order(mounts.into_iter().map(|mount| mount.point).collect()))
 }
 
 /// What lies on top of another was mounted later.
-fn points_below(mounts: &[MountInfo], folder: &Path) -> Vec<PathBuf> {
-    let points = mounts.iter().map(|mount| &mount.point);
-    let mut found: Vec<PathBuf> = points.filter(|point| point.starts_with(folder)).cloned().collect();
-    found.reverse();
-    found.sort_by_key(|point| std::cmp::Reverse(point.components().count()));
-    found
+fn in_order(mut points: Vec<PathBuf>) -> Vec<PathBuf> {
+    points.reverse();
+    points.sort_by_key(|point| std::cmp::Reverse(point.components().count()));
+    points
 }
 
 /// Where else the folder is mounted, whose path leads over no link, as upstream's GetMountRefs finds it.
@@ -264,17 +270,12 @@ mod tests {
     }
 
     #[test]
-    fn mount_points_below_a_folder_come_deepest_and_newest_first() {
-        let table = b"22 1 0:1 / / rw - ext4 a rw\n\
-            23 22 0:2 / /var/pods/u/volumes/a rw - tmpfs t rw\n\
-            24 23 0:3 / /var/pods/u/volumes/a/deep rw - tmpfs t rw\n\
-            25 22 0:4 / /var/pods/u2/x rw - tmpfs t rw\n\
-            26 23 0:5 / /var/pods/u/volumes/b\\040c rw shared:1 - tmpfs t rw\n\
-            27 22 0:6 / /var/pods/u rw - tmpfs t rw\n";
-        assert_eq!(
-            points_below(&mountinfo::parse(table), Path::new("/var/pods/u")),
-            ["/var/pods/u/volumes/a/deep", "/var/pods/u/volumes/b c", "/var/pods/u/volumes/a", "/var/pods/u"]
-                .map(PathBuf::from)
-        );
+    fn mount_points_come_deepest_and_newest_first() {
+        let points = ["/u/volumes/a", "/u/volumes/a/deep", "/u/volumes/b c", "/u"].map(PathBuf::from);
+        let ordered = ["/u/volumes/a/deep", "/u/volumes/b c", "/u/volumes/a", "/u"].map(PathBuf::from);
+        assert_eq!(in_order(points.to_vec()), ordered);
+        let below = |folder| super::super::removal::Mounts::below(&Table, Path::new(folder)).unwrap();
+        assert!(below("/proc").contains(&"/proc".into()));
+        assert_eq!(below("/proc/none"), Vec::<PathBuf>::new());
     }
 }

@@ -26,20 +26,30 @@ struct OpenedFolder {
 pub(super) trait Mounts {
     /// Every mount point at or below `folder`, the deepest first.
     fn below(&self, folder: &Path) -> io::Result<Vec<PathBuf>>;
+    /// Whether something is mounted exactly there.
+    fn is_mount_point(&self, path: &Path) -> io::Result<bool> {
+        Ok(self.below(path)?.iter().any(|point| point == path))
+    }
     /// Takes one mount off; who is in it keeps it there.
     fn detach(&self, point: &Path) -> io::Result<()>;
 }
 
-/// Unmounts what is below, checks that nothing is left, and only then removes.
+/// Unmounts what is below, checks that nothing of it is left, and only then removes. What somebody mounts elsewhere in the
+/// folder meanwhile stops the walk.
 pub(super) fn take_down(folder: &Path, mounts: &dyn Mounts) -> Result<(), String> {
     let table = || mounts.below(folder).map_err(|error| format!("read the mount table: {error}"));
-    let mut failures = Vec::new();
-    for point in table()? {
-        if let Err(error) = mounts.detach(&point) {
+    let (points, mut failures) = (table()?, Vec::new());
+    for point in &points {
+        if let Err(error) = mounts.detach(point) {
             failures.push(format!("unmount {}: {error}", point.display()));
         }
     }
-    if let Some(point) = table()?.first() {
+    // The table has a line for each mount of the node: it is read again only where one did not come off, which may hang.
+    let left = match failures.is_empty() {
+        true => first_mounted(&points, mounts)?,
+        false => table()?.into_iter().next(),
+    };
+    if let Some(point) = left {
         let why = if failures.is_empty() { "a mount came back".to_owned() } else { failures.join("; ") };
         return Err(format!(
             "orphaned pod folder {} is kept: {} is still mounted: {why}",
@@ -48,6 +58,16 @@ pub(super) fn take_down(folder: &Path, mounts: &dyn Mounts) -> Result<(), String
         ));
     }
     remove_folder(folder).map_err(|error| format!("remove {}: {error}", folder.display()))
+}
+
+fn first_mounted(points: &[PathBuf], mounts: &dyn Mounts) -> Result<Option<PathBuf>, String> {
+    for point in points {
+        let failed = |error: io::Error| format!("stat {}: {error}", point.display());
+        if mounts.is_mount_point(point).map_err(failed)? {
+            return Ok(Some(point.clone()));
+        }
+    }
+    Ok(None)
 }
 
 /// Removes the folder and what is in it; one that is not there is removed.

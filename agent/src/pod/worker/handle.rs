@@ -73,6 +73,13 @@ impl PodHandle {
         Self { pod, ..self.clone() }
     }
 
+    /// Whether both are of one worker and describe the pod by the same object.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.pod, &other.pod)
+            && self.status.same_channel(&other.status)
+            && self.passed_over == other.passed_over
+    }
+
     /// Says once of each description that it cannot be followed.
     pub fn pass_over(&mut self, generation: i64, why: &Rejection) {
         if self.passed_over.replace(generation) != Some(generation) {
