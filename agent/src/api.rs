@@ -119,6 +119,8 @@ pub enum PersistentSource {
         path: String,
         /// As in HostPathVolumeSource.type; may be empty.
         kind: String,
+        /// Which nothing can use: a hostPath is no mount.
+        mount_options: Vec<String>,
     },
     /// A folder or a disk of this node.
     Local {

@@ -80,6 +80,8 @@ pub(super) struct BoundVolume {
     pub(super) access_mode: &'static str,
     /// What it asks of the node.
     pub(super) affinity: Option<Vec<Term>>,
+    /// It asks for mount options, and is of a kind that has none.
+    pub(super) wants_options: bool,
 }
 
 /// Follows the claim of one of the pod's volumes to what it is bound to.
@@ -181,6 +183,7 @@ async fn backing(api: &dyn Api, pod: &Pod, claim: &str, found: &Claim) -> Result
         one_pod: volume.one_pod,
         access_mode: volume.access_mode,
         affinity: volume.affinity.clone(),
+        wants_options: matches!(&volume.source, PersistentSource::HostPath { mount_options, .. } if !mount_options.is_empty()),
     })
 }
 
@@ -196,7 +199,7 @@ fn backing_of(
         PersistentSource::Local { path, .. } if block => {
             Ok(VolumeBacking::LocalBlock { path: PathBuf::from(path), volume: name.to_owned() })
         }
-        PersistentSource::HostPath { path, kind } => {
+        PersistentSource::HostPath { path, kind, .. } => {
             let kind = HostPathType::NAMES.iter().find(|(name, _)| name == kind).map(|(_, kind)| *kind);
             let kind = kind.ok_or_else(|| format!("PV {name:?} has an unknown hostPath type"))?;
             Ok(VolumeBacking::HostPath { path: PathBuf::from(path), kind })
@@ -273,6 +276,10 @@ mod tests {
         of(PersistentSource::Local { path: "/data".into(), fs_type, mount_options })
     }
 
+    fn host(kind: &str) -> PersistentSource {
+        PersistentSource::HostPath { path: "/h".into(), kind: kind.into(), mount_options: Vec::new() }
+    }
+
     fn of(source: PersistentSource) -> PersistentVolume {
         PersistentVolume {
             source,
@@ -297,8 +304,7 @@ mod tests {
             read_only: false,
         }));
         assert_eq!(named(&api).await.unwrap().place, local);
-        let source = PersistentSource::HostPath { path: "/h".into(), kind: "Directory".into() };
-        api.put_volume("pv", of(source));
+        api.put_volume("pv", of(host("Directory")));
         let host = VolumeBacking::HostPath { path: "/h".into(), kind: HostPathType::Directory };
         assert_eq!(named(&api).await.unwrap().place, host);
     }
@@ -310,7 +316,7 @@ mod tests {
         api.put_volume("pv", local());
         let device = VolumeBacking::LocalBlock { path: "/data".into(), volume: "pv".into() };
         assert_eq!(named(&api).await.unwrap().place, device);
-        api.put_volume("pv", of(PersistentSource::HostPath { path: "/h".into(), kind: String::new() }));
+        api.put_volume("pv", of(host("")));
         assert!(named(&api).await.unwrap_err().contains("of kind hostPath, which has no block devices"));
         let told = |block, volume: &str| {
             let mut pod = pod();

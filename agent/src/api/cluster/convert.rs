@@ -107,6 +107,7 @@ pub(super) fn volume(mut object: v1::PersistentVolume) -> PersistentVolume {
         (Ok(()), Some(host), _) => PersistentSource::HostPath {
             path: host.path.clone(),
             kind: host.type_.clone().unwrap_or_default(),
+            mount_options: mount_options(annotated.as_deref(), &spec),
         },
         (Ok(()), None, Some(local)) => PersistentSource::Local {
             path: local.path.clone(),

@@ -365,6 +365,18 @@ async fn an_nfs_volume_has_the_options_of_its_annotation_else_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_host_path_tells_of_the_options_that_it_cannot_have() {
+    let (server, cluster, _) = start();
+    let spec = json!({ "hostPath": { "path": "/data" }, "mountOptions": ["noexec"] });
+    server.put("/api/v1/persistentvolumes/pv", json!({ "spec": spec }));
+    let volume = cluster.persistent_volume("pv").await.unwrap().unwrap();
+    let mount_options = vec!["noexec".to_owned()];
+    let source =
+        crate::api::PersistentSource::HostPath { path: "/data".into(), kind: String::new(), mount_options };
+    assert_eq!(volume.source, source);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_iscsi_volume_is_read_with_the_api_servers_defaults() {
     let (server, cluster, _) = start();
     let iscsi = json!({

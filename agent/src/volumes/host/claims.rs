@@ -23,6 +23,8 @@ use crate::csi::steps::unmounted;
 pub(super) const IN_USE: &str =
     "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
 
+const NO_OPTIONS: &str = "mount options are not supported for this volume type";
+
 /// Why a volume is not there.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Failed {
@@ -118,6 +120,9 @@ impl HostVolumes {
                 false => "MountVolume.NodeAffinity check",
             };
             self.affine(&found).map_err(|why| of(step, why))?;
+        }
+        if found.wants_options && self.place_of(&pod.uid, &volume.name).is_none() {
+            return Err(of("MountVolume.MountOptionSupport check", NO_OPTIONS.to_owned()));
         }
         // Upstream's kubelet knows who has a volume mounted by its name only where a plugin mounts
         // devices; a hostPath is not one of these.

@@ -392,6 +392,30 @@ async fn volumes_and_what_is_done_with_them_are_counted_by_plugin() {
 }
 
 #[tokio::test]
+async fn mount_options_of_a_host_path_are_refused() {
+    use crate::api::{Claim, PersistentSource, PersistentVolume};
+    let place = VolumeFixture::new();
+    place
+        .api
+        .put_claim("c", Claim { volume: "pv-1".into(), bound: true, uid: "u".into(), ..Claim::default() });
+    let with_options = |mount_options| PersistentVolume {
+        source: PersistentSource::HostPath { path: "/".into(), kind: String::new(), mount_options },
+        claim_uid: "u".into(),
+        one_pod: false,
+        access_mode: "RWO",
+        affinity: None,
+        capacity: String::new(),
+    };
+    let claim = VolumeSource::Claim { claim: ClaimRef::Named("c".into()), read_only: false };
+    let pod = with(vec![volume("data", claim)], vec![]);
+    place.api.put_volume("pv-1", with_options(vec!["noexec".to_owned()]));
+    let words = "MountVolume.MountOptionSupport check failed for volume \"pv-1\" : mount options are not supported for this volume type";
+    assert_eq!(place.volumes.set_up(&pod).await.map_err(|error| error.message), Err(words.to_owned()));
+    place.api.put_volume("pv-1", with_options(Vec::new()));
+    assert_eq!(place.volumes.set_up(&pod).await.map_err(|error| error.message), Ok(()));
+}
+
+#[tokio::test]
 async fn a_persistent_volume_of_another_node_is_not_mounted() {
     use gantry_model::pod::placement::{Match, Operator, Term};
 
@@ -400,7 +424,8 @@ async fn a_persistent_volume_of_another_node_is_not_mounted() {
     let (labels_in, labels) = NodeLabels::channel();
     place.volumes.node = Arc::new(NodeInfo { labels, ..NodeInfo::clone(&place.volumes.node) });
     let tell = |zone: &str| labels_in.send_replace(Some([("zone".to_owned(), zone.to_owned())].into()));
-    let source = PersistentSource::HostPath { path: "/".into(), kind: String::new() };
+    let source =
+        PersistentSource::HostPath { path: "/".into(), kind: String::new(), mount_options: Vec::new() };
     let zone = Match { key: "zone".into(), operator: Operator::In, values: vec!["a".into()] };
     let affinity = Some(vec![Term { labels: vec![zone], fields: vec![] }]);
     let claim = Claim { volume: "pv-1".into(), bound: true, uid: "u".into(), ..Claim::default() };

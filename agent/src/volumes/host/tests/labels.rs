@@ -117,7 +117,8 @@ async fn containers_whose_labels_differ_keep_a_volume_of_one_pod_from_it_and_are
     let mut place = VolumeFixture::new();
     let metrics = Arc::new(Metrics::default());
     place.volumes = place.volumes.counted_in(metrics.clone());
-    let source = PersistentSource::HostPath { path: "/".into(), kind: String::new() };
+    let source =
+        PersistentSource::HostPath { path: "/".into(), kind: String::new(), mount_options: Vec::new() };
     let claim = Claim { volume: "pv".into(), bound: true, uid: "u".into(), ..Claim::default() };
     place.api.put_claim("c", claim);
     let of = |one_pod, access_mode| PersistentVolume {
