@@ -112,6 +112,9 @@ const COLUMNS: [ClaimsColumn; 7] = [
     ClaimsColumn { head: "API cpu s", figure: |round| round.api_server },
 ];
 
+/// Behind the point of each figure.
+const DIGITS: usize = 2;
+
 /// A table of Markdown: a row for each kubelet, below ours its share of upstream's figures.
 fn show(measured: &[(KubeletKind, Vec<ClaimsRound>)]) {
     let heads: Vec<&str> = COLUMNS.iter().map(|column| column.head).chain(["requests"]).collect();
@@ -122,11 +125,11 @@ fn show(measured: &[(KubeletKind, Vec<ClaimsRound>)]) {
             |column: &ClaimsColumn| median(rounds.iter().map(|round| (column.figure)(round))).as_secs_f64();
         let figures: Vec<f64> =
             COLUMNS.iter().map(middle).chain([each(rounds, |round| round.requests.values().sum())]).collect();
-        let cells: Vec<String> = figures.iter().map(|figure| format!("{figure:.2}")).collect();
+        let cells: Vec<String> = figures.iter().map(|figure| format!("{figure:.DIGITS$}")).collect();
         println!("| {} | {} |", name(*kind), cells.join(" | "));
         match &base {
             Some(peer) => {
-                let shares = peer.iter().zip(&figures).map(|(peer, own)| ratio(*peer, *own));
+                let shares = peer.iter().zip(&figures).map(|(peer, own)| ratio(*peer, *own, DIGITS));
                 println!("| | {} |", shares.collect::<Vec<_>>().join(" | "));
             }
             None => base = Some(figures),

@@ -164,7 +164,10 @@ fn show(size: usize, asked: &PodsAsked, measured: &[(NodeUnderTest, Vec<PodRound
         println!("| {} | {} |", node.name(), cells.collect::<Vec<_>>().join(" | "));
         match &base {
             Some(peer) => {
-                let shares = peer.iter().zip(&figures).map(|(peer, own)| ratio(*peer, *own));
+                let shares = COLUMNS
+                    .iter()
+                    .zip(peer.iter().zip(&figures))
+                    .map(|(column, (peer, own))| ratio(*peer, *own, column.digits));
                 println!("| | {} |", shares.collect::<Vec<_>>().join(" | "));
             }
             None => base = Some(figures),
@@ -318,9 +321,10 @@ fn middle<T>(rounds: &[&T], figure: impl Fn(&T) -> f64) -> f64 {
     all.get(all.len() / 2).copied().unwrap_or_default()
 }
 
-/// How often ours goes into the peer's, as `1/8.0`.
-pub(super) fn ratio(peer: f64, own: f64) -> String {
-    if own > 0.0 { format!("1/{:.1}", peer / own) } else { "-".to_owned() }
+/// How often ours goes into the peer's, as `1/8.0`; `-` where ours is shown as 0 with so many digits behind the point.
+pub(super) fn ratio(peer: f64, own: f64, digits: usize) -> String {
+    let is_shown = format!("{own:.digits$}").contains(|digit| matches!(digit, '1'..='9'));
+    if is_shown { format!("1/{:.1}", peer / own) } else { "-".to_owned() }
 }
 
 #[cfg(test)]
@@ -344,6 +348,13 @@ mod tests {
         assert!((requests(&[&round, &round]) - 2.5).abs() < 1e-9);
         let [.., memory, _, _] = &COLUMNS;
         assert!(((memory.figure)(&[&round]) - 1.536).abs() < 1e-9);
-        assert_eq!(ratio(8.0, 1.0), "1/8.0");
+    }
+
+    #[test]
+    fn what_is_shown_as_nothing_has_no_share() {
+        assert_eq!(ratio(8.0, 1.0, 2), "1/8.0");
+        assert_eq!(ratio(8.0, 0.005_1, 2), "1/1568.6");
+        assert_eq!(ratio(8.0, 0.004_9, 2), "-");
+        assert_eq!(ratio(8.0, 0.0, 2), "-");
     }
 }
