@@ -56,7 +56,28 @@ enum GoOutput {
     Program(&'static str),
     /// One package's tests, under this name
     Test(&'static str),
+    /// One package's tests, built without a line of theirs
+    TestWithout(Without),
 }
+
+/// What stands in the way of a suite here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Without {
+    /// The name of the program.
+    program: &'static str,
+    /// Below the folder of the module `k8s.io/kubernetes`.
+    file: &'static str,
+    /// The one line that has this is left out.
+    line: &'static str,
+}
+
+/// The image garbage collector's specs first pull every image that a node suite may want. All come from the tests' own
+/// registry by their tags, but for one that is named by its digest, which nothing built here can have.
+const E2E_NODE: Without = Without {
+    program: "e2e_node.test",
+    file: "test/e2e_node/image_list.go",
+    line: "e2e-test-images/busybox@sha256:",
+};
 
 const ETCD: Recipe =
     Recipe { module: "etcd", packages: &["go.etcd.io/etcd/server/v3"], output: GoOutput::Program("etcd") };
@@ -136,7 +157,7 @@ impl Set {
             }
             Set::E2eNode => {
                 vec![
-                    kubernetes(&["k8s.io/kubernetes/test/e2e_node"], GoOutput::Test("e2e_node.test")),
+                    kubernetes(&["k8s.io/kubernetes/test/e2e_node"], GoOutput::TestWithout(E2E_NODE)),
                     GINKGO,
                 ]
             }
@@ -147,7 +168,9 @@ impl Set {
 impl Recipe {
     fn names(&self) -> Vec<&'static str> {
         match self.output {
-            GoOutput::Program(name) | GoOutput::Test(name) => vec![name],
+            GoOutput::Program(name)
+            | GoOutput::Test(name)
+            | GoOutput::TestWithout(Without { program: name, .. }) => vec![name],
             GoOutput::Folder => {
                 self.packages.iter().map(|package| package.rsplit('/').next().unwrap_or(package)).collect()
             }
@@ -177,32 +200,83 @@ impl Recipe {
             return Ok(());
         }
         std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
-        let target = match self.output {
-            // The slash makes it a folder to go, also for a single package.
-            GoOutput::Folder => format!("{}/", folder.display()),
-            GoOutput::Program(name) | GoOutput::Test(name) => folder.join(name).display().to_string(),
-        };
-        let words: &[&str] =
-            if matches!(self.output, GoOutput::Test(_)) { &["test", "-c"] } else { &["build"] };
-        let mut command = Command::new("go");
-        command
-            .args(words)
-            .args(["-trimpath", "-ldflags", &linked_in(), "-o", &target])
-            .args(self.packages)
-            .current_dir(&source)
-            .env("CGO_ENABLED", "0")
-            .stdin(Stdio::null());
+        let mut command = self.command(&source, &folder)?;
         let status = command
             .status()
             .context("start go: Go 1.26 or newer, from https://go.dev/dl, its bin in PATH")?;
         ensure!(
             status.success(),
-            "go {} of {} in tests/go/{}: {status}",
-            words[0],
+            "go build of {} in tests/go/{}: {status}",
             self.packages.join(" "),
             self.module
         );
         std::fs::write(&at, stamp).with_context(|| at.display().to_string())
+    }
+
+    /// Go's call for it.
+    fn command(&self, source: &Path, folder: &Path) -> Result<Command> {
+        let target = match self.output {
+            // The slash makes it a folder to go, also for a single package.
+            GoOutput::Folder => format!("{}/", folder.display()),
+            GoOutput::Program(name)
+            | GoOutput::Test(name)
+            | GoOutput::TestWithout(Without { program: name, .. }) => folder.join(name).display().to_string(),
+        };
+        let words: &[&str] = match self.output {
+            GoOutput::Test(_) | GoOutput::TestWithout(_) => &["test", "-c"],
+            GoOutput::Folder | GoOutput::Program(_) => &["build"],
+        };
+        let mut command = Command::new("go");
+        command.args(words);
+        if let GoOutput::TestWithout(without) = self.output {
+            command.arg("-modfile").arg(without.modfile(source, folder)?);
+        }
+        command
+            .args(["-trimpath", "-ldflags", &linked_in(), "-o", &target])
+            .args(self.packages)
+            .current_dir(source)
+            .env("CGO_ENABLED", "0")
+            .stdin(Stdio::null());
+        Ok(command)
+    }
+}
+
+impl Without {
+    /// Copies the module without the line to that folder, and what tells Go to take the copy, as `go help build` has it of
+    /// `-modfile`. Go replaces no single file of its own cache.
+    fn modfile(self, source: &Path, folder: &Path) -> Result<PathBuf> {
+        let (copy, modfile) = (folder.join("without"), folder.join("without.mod"));
+        if copy.exists() {
+            std::fs::remove_dir_all(&copy).with_context(|| format!("clear {}", copy.display()))?;
+        }
+        // What is in the cache may not be written.
+        let mut command = Command::new("cp");
+        command
+            .args(["-r", "--no-preserve=mode"])
+            .arg(go::module("kubernetes", "k8s.io/kubernetes")?)
+            .arg(&copy);
+        let status = command.status().context("start cp")?;
+        ensure!(status.success(), "copy the module to {}: {status}", copy.display());
+        let file = copy.join(self.file);
+        let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        std::fs::write(&file, self.leave_out(&text)?).with_context(|| file.display().to_string())?;
+        let required = std::fs::read_to_string(source.join("go.mod")).context("go.mod")?;
+        let replaced = format!("{required}\nreplace k8s.io/kubernetes => {}\n", copy.display());
+        std::fs::write(&modfile, replaced).with_context(|| modfile.display().to_string())?;
+        let sums = modfile.with_extension("sum");
+        std::fs::copy(source.join("go.sum"), &sums).with_context(|| sums.display().to_string())?;
+        Ok(modfile)
+    }
+
+    fn leave_out(self, text: &str) -> Result<String> {
+        let (without, of) = (self.line, self.file);
+        let count = text.lines().filter(|line| line.contains(without)).count();
+        ensure!(
+            count == 1,
+            "{of} of {KUBERNETES} has {count} lines with {without:?}, and one was to be left out"
+        );
+        let rest = text.split_inclusive('\n').filter(|line| !line.contains(without));
+        Ok(rest.collect())
     }
 }
 
@@ -271,6 +345,15 @@ mod tests {
             for package in recipe.packages.iter().filter(|package| !package.starts_with('.')) {
                 assert!(kept.contains(&format!("_ \"{package}\"")), "{package} is not in commands.go");
             }
+        }
+    }
+
+    #[test]
+    fn one_line_is_left_out_and_never_another_number_of_them() {
+        let text = "a\n\te2e-test-images/busybox@sha256:1\nb\n";
+        assert_eq!(E2E_NODE.leave_out(text).unwrap(), "a\nb\n");
+        for wrong in ["a\nb\n".to_owned(), text.repeat(2)] {
+            E2E_NODE.leave_out(&wrong).unwrap_err();
         }
     }
 

@@ -120,8 +120,21 @@ fn suites() -> Vec<Recipe> {
             let layer = Layer::busybox()?.file("usr/local/bin/etcd", 0o755, Go("etcd").read()?);
             Ok(Image { layers: vec![layer], env: path(), ..Image::default() })
         }),
+        recipe(&PULLED_ONLY, &[], NONE, pulled_only),
     ]
 }
+
+/// What e2e_node pulls before the specs of the image garbage collector, and never runs.
+const PULLED_ONLY: [&str; 8] = [
+    "cadvisor/cadvisor:v0.47.2",
+    "e2e-test-images/node-perf/npb-ep:1.6.0",
+    "e2e-test-images/node-perf/npb-is:1.7.0",
+    "e2e-test-images/node-perf/pytorch-wide-deep:1.0.0",
+    "e2e-test-images/perl:5.26",
+    "e2e-test-images/volume/nfs:1.6.0",
+    "nfvpe/sriov-device-plugin:v3.1",
+    "node-problem-detector/node-problem-detector:v1.34.0",
+];
 
 fn path() -> Vec<String> {
     vec!["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into()]
@@ -225,6 +238,14 @@ fn kube_proxy() -> Result<Image> {
 fn nonewprivs() -> Result<Image> {
     let layer = Layer::busybox()?.file("usr/local/bin/nnp", 0o6755, Go("nonewprivs").read()?);
     Ok(Image { layers: vec![layer], cmd: vec!["nnp".into()], env: path(), ..Image::default() })
+}
+
+/// As many files as a pod of `ImageGCNoEviction` makes above the threshold, three times over: what the collector is to free.
+fn pulled_only() -> Result<Image> {
+    const FILES: usize = 30_000;
+    let named = |layer: Layer, file: usize| layer.file(&format!("files/{}/{file}", file / 100), 0o644, "");
+    let layers = vec![(0..FILES).fold(Layer::default(), named)];
+    Ok(Image { layers, ..Image::default() })
 }
 
 fn resolving() -> Result<Image> {
