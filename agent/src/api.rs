@@ -243,6 +243,8 @@ pub struct Attachment {
 /// A PersistentVolume, as far as a node wants to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PersistentVolume {
+    /// Of this very object.
+    pub uid: String,
     /// Its kind.
     pub source: PersistentSource,
     /// UID of the claim that it is bound to; may be empty.

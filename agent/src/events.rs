@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use similar::Similar;
 pub use volume_notes::VolumeNotes;
-pub(crate) use volume_notes::{ClaimIdentity, VolumeNote};
+pub(crate) use volume_notes::{ClaimIdentity, VolumeIdentity, VolumeNote, VolumeNoteSubject};
 
 /// How loud an event is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

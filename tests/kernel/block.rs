@@ -66,6 +66,7 @@ fn objects(device: &Path) -> Arc<FakeApi> {
     let claim = Claim { volume: "pv".into(), bound: true, block: true, uid: "u".into(), ..Claim::default() };
     api.put_claim("c", claim);
     let volume = PersistentVolume {
+        uid: "pv-uid".into(),
         source: PersistentSource::Local {
             path: device.to_string_lossy().into_owned(),
             fs_type: String::new(),

@@ -270,8 +270,15 @@ fn a_disk_as_a_device_is_written_without_a_file_system() -> Result<()> {
     };
     let source = PersistentSource::Iscsi(Box::new(IscsiSource { volume, mount_options: Vec::new() }));
     let (claim_uid, capacity) = ("u".into(), String::new());
-    let volume =
-        PersistentVolume { source, claim_uid, one_pod: true, access_mode: "RWOP", affinity: None, capacity };
+    let volume = PersistentVolume {
+        uid: "pv-uid".into(),
+        source,
+        claim_uid,
+        one_pod: true,
+        access_mode: "RWOP",
+        affinity: None,
+        capacity,
+    };
     api.put_volume("pv", volume);
     let volumes = HostVolumes::new(&kubelet(&fixture), api, Arc::new(NodeInfo::default()), false);
     let mut pod = fixture.pod()?.clone();

@@ -39,6 +39,7 @@ fn objects(folder: &Path) -> Arc<FakeApi> {
     let api = Arc::new(FakeApi::default());
     api.put_claim("c", Claim { volume: "pv".into(), bound: true, uid: "u".into(), ..Claim::default() });
     let volume = PersistentVolume {
+        uid: "pv-uid".into(),
         source: PersistentSource::Local {
             path: folder.to_string_lossy().into_owned(),
             fs_type: String::new(),

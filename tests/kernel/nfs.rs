@@ -195,7 +195,15 @@ fn with_claim(fixture: &VolumeFixture) -> Result<(HostVolumes, Pod)> {
     let (claim_uid, capacity) = ("u".into(), String::new());
     api.put_volume(
         "pv",
-        PersistentVolume { source, claim_uid, one_pod: false, access_mode: "RWX", affinity: None, capacity },
+        PersistentVolume {
+            uid: "pv-uid".into(),
+            source,
+            claim_uid,
+            one_pod: false,
+            access_mode: "RWX",
+            affinity: None,
+            capacity,
+        },
     );
     let mut pod = fixture.pod()?.clone();
     let claim = VolumeSource::Claim { claim: ClaimRef::Named("c".into()), read_only: true };

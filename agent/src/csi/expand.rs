@@ -151,6 +151,7 @@ mod tests {
 
     fn volume(capacity: &str) -> PersistentVolume {
         PersistentVolume {
+            uid: "pv-uid".into(),
             source: PersistentSource::Other("csi".to_owned()),
             claim_uid: String::new(),
             one_pod: false,

@@ -16,7 +16,7 @@ use gantry_model::pod::Pod;
 use kube::Client;
 use tokio::sync::mpsc;
 
-use super::{COMBINED, ClaimIdentity, Event, Kind, NodeNote, Note};
+use super::{COMBINED, ClaimIdentity, Event, Kind, NodeNote, Note, VolumeIdentity};
 use correlate::{About, Happening};
 
 /// Told and not taken yet; what comes on top is lost, and it is said so.
@@ -59,6 +59,13 @@ impl Recorder {
         let ClaimIdentity { namespace, name, uid } = of;
         let Note { kind, reason, message, annotations, .. } = note;
         self.tell(About::Claim { namespace, name, uid }, kind, reason, message, annotations);
+    }
+
+    /// Of a PersistentVolume.
+    pub(crate) fn volume(&self, of: VolumeIdentity, note: Note) {
+        let VolumeIdentity { name, uid } = of;
+        let Note { kind, reason, message, annotations, .. } = note;
+        self.tell(About::Volume { name, uid }, kind, reason, message, annotations);
     }
 
     /// Of a pod, what its list has more than it had; waits for room, and is false when nobody posts any

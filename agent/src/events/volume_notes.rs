@@ -20,13 +20,31 @@ pub(crate) struct ClaimIdentity {
     pub(crate) uid: String,
 }
 
+/// A PersistentVolume, as an event refers to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct VolumeIdentity {
+    /// Its name.
+    pub(crate) name: String,
+    /// Of this very volume.
+    pub(crate) uid: String,
+}
+
+/// Of what it is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum VolumeNoteSubject {
+    /// Of the pod.
+    Pod,
+    /// Of the pod, and of the claim behind its volume.
+    Claim(ClaimIdentity),
+    /// Of the PersistentVolume, and not of the pod.
+    Volume(VolumeIdentity),
+}
+
 /// Something that happened to a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VolumeNote {
-    /// Of the pod.
+    pub(crate) subject: VolumeNoteSubject,
     pub(crate) note: Note,
-    /// It is told of that claim, too.
-    pub(crate) claim: Option<ClaimIdentity>,
 }
 
 /// Of all pods. Clones are the same.
@@ -46,12 +64,17 @@ impl VolumeNotes {
 
     /// It happened to a volume of the pod.
     pub(crate) fn add(&self, pod: &PodUid, note: Note) {
-        self.push(pod, VolumeNote { note, claim: None });
+        self.push(pod, VolumeNote { subject: VolumeNoteSubject::Pod, note });
     }
 
     /// The same, and to the claim behind that volume.
     pub(crate) fn add_of_claim(&self, pod: &PodUid, claim: ClaimIdentity, note: Note) {
-        self.push(pod, VolumeNote { note, claim: Some(claim) });
+        self.push(pod, VolumeNote { subject: VolumeNoteSubject::Claim(claim), note });
+    }
+
+    /// It happened to the PersistentVolume that the pod is to have; the pod hears of it otherwise.
+    pub(crate) fn add_of_volume(&self, pod: &PodUid, volume: VolumeIdentity, note: Note) {
+        self.push(pod, VolumeNote { subject: VolumeNoteSubject::Volume(volume), note });
     }
 
     fn push(&self, pod: &PodUid, note: VolumeNote) {
@@ -98,7 +121,7 @@ mod tests {
         let claim = ClaimIdentity { namespace: "n".into(), name: "c".into(), uid: "u".into() };
         notes.add_of_claim(&a, claim.clone(), note("of a"));
         let next = timeout(Duration::from_secs(60), next).await.unwrap().unwrap();
-        assert_eq!(next, [VolumeNote { note: note("of a"), claim: Some(claim) }]);
+        assert_eq!(next, [VolumeNote { subject: VolumeNoteSubject::Claim(claim), note: note("of a") }]);
         assert_eq!((notes.take(&a), notes.next(&b).await.len()), (Vec::new(), 1));
     }
 }

@@ -10,7 +10,7 @@ use gantry_model::pod::volume::{ClaimRef, HostPathType, Volume, VolumeSource};
 
 use super::iscsi::IscsiDisk;
 use super::nfs::NfsMount;
-use crate::api::{Api, Claim, IscsiSource, NfsSource, PersistentSource};
+use crate::api::{Api, Claim, IscsiSource, NfsSource, PersistentSource, PersistentVolume};
 use crate::csi::expand::Expansion;
 use crate::csi::steps::{WantedClaim, WantedVolume};
 
@@ -48,6 +48,8 @@ pub(super) struct LocalVolume {
     pub(super) path: PathBuf,
     /// Of the PersistentVolume.
     pub(super) name: String,
+    /// Of the PersistentVolume.
+    pub(super) uid: String,
     /// Of a disk; may be empty.
     pub(super) fs_type: String,
     /// For mount(8).
@@ -164,7 +166,7 @@ async fn backing(api: &dyn Api, pod: &Pod, claim: &str, found: &Claim) -> Result
             volume.claim_uid, found.uid
         )));
     }
-    let mut place = backing_of(name, &volume.source, (found.block, volume.one_pod)).map_err(failed)?;
+    let mut place = backing_of(name, &volume, found.block).map_err(failed)?;
     if let VolumeBacking::Csi(wanted) = &mut place {
         let of = (pod.namespace.as_str(), claim);
         let expansion = Expansion::of(of, &found.size, &volume);
@@ -188,12 +190,9 @@ async fn backing(api: &dyn Api, pod: &Pod, claim: &str, found: &Claim) -> Result
 }
 
 /// What the PersistentVolume of that name is made of.
-fn backing_of(
-    name: &str,
-    source: &PersistentSource,
-    (block, one_pod): (bool, bool),
-) -> Result<VolumeBacking, String> {
-    match source {
+fn backing_of(name: &str, of: &PersistentVolume, block: bool) -> Result<VolumeBacking, String> {
+    let (uid, one_pod) = (&of.uid, of.one_pod);
+    match &of.source {
         PersistentSource::HostPath { .. } if block => Err(no_devices(name, "hostPath")),
         PersistentSource::Nfs(_) if block => Err(no_devices(name, "nfs")),
         PersistentSource::Local { path, .. } if block => {
@@ -208,6 +207,7 @@ fn backing_of(
             Ok(VolumeBacking::Local(Box::new(LocalVolume {
                 path: PathBuf::from(path),
                 name: name.to_owned(),
+                uid: uid.clone(),
                 fs_type: fs_type.clone(),
                 options: mount_options.clone(),
                 read_only: false,
@@ -235,14 +235,18 @@ fn backing_of(
         }
         PersistentSource::Iscsi(source) => {
             let IscsiSource { volume, mount_options } = (**source).clone();
-            let (name, options) = (name.to_owned(), mount_options);
-            Ok(VolumeBacking::Iscsi(Box::new(IscsiDisk { name, of: volume, options, one_pod, block })))
+            let (name, uid, options) = (name.to_owned(), Some(uid.clone()), mount_options);
+            Ok(VolumeBacking::Iscsi(Box::new(IscsiDisk { name, uid, of: volume, options, one_pod, block })))
         }
         PersistentSource::Wrong(why) => Err(why.clone()),
-        PersistentSource::Other(kind) => Err(format!(
-            "PV {name:?} is of kind {kind}, which this node does not mount: use a hostPath, local, nfs, iscsi or csi volume"
-        )),
+        PersistentSource::Other(kind) => Err(other_kind(name, kind)),
     }
+}
+
+fn other_kind(name: &str, kind: &str) -> String {
+    format!(
+        "PV {name:?} is of kind {kind}, which this node does not mount: use a hostPath, local, nfs, iscsi or csi volume"
+    )
 }
 
 fn no_devices(name: &str, kind: &str) -> String {
@@ -282,6 +286,7 @@ mod tests {
 
     fn of(source: PersistentSource) -> PersistentVolume {
         PersistentVolume {
+            uid: "pv-uid".into(),
             source,
             claim_uid: "u".into(),
             one_pod: false,
@@ -299,6 +304,7 @@ mod tests {
         let local = VolumeBacking::Local(Box::new(LocalVolume {
             path: "/data".into(),
             name: "pv".into(),
+            uid: "pv-uid".into(),
             fs_type: "xfs".into(),
             options: vec!["noatime".into()],
             read_only: false,

@@ -51,6 +51,21 @@ pub(super) struct DiskMount<'a> {
     pub(super) options: Vec<String>,
 }
 
+/// Why a disk is not mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct DiskFailure {
+    /// In upstream's words.
+    pub(super) why: String,
+    /// mount(8) failed, and the disk has another file system than the one that is asked for.
+    pub(super) mismatch: bool,
+}
+
+impl From<String> for DiskFailure {
+    fn from(why: String) -> Self {
+        Self { why, mismatch: false }
+    }
+}
+
 impl DiskMount<'_> {
     pub(super) fn kind(&self) -> &str {
         if self.fs_type.is_empty() { DEFAULT } else { self.fs_type }
@@ -70,22 +85,28 @@ impl DiskPrograms {
     ///
     /// # Errors
     /// In upstream's words.
-    pub(super) async fn mount(&self, program: &MountProgram, disk: &DiskMount<'_>) -> Result<(), String> {
+    pub(super) async fn mount(
+        &self,
+        program: &MountProgram,
+        disk: &DiskMount<'_>,
+    ) -> Result<(), DiskFailure> {
         let (kind, device) = (disk.kind(), disk.device.display().to_string());
         // It becomes the name of a program.
         if !kind.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_') {
-            return Err(format!("{kind:?} is no kind of file system: fsType names one, as `ext4`"));
+            return Err(format!("{kind:?} is no kind of file system: fsType names one, as `ext4`").into());
         }
         let found = self.format_of(&device).await?;
+        let mismatch = found.as_deref().is_some_and(|found| found != kind);
         match found.as_deref() {
             None if disk.is_read_only() => {
-                return Err(format!(
+                let told = format!(
                     "cannot mount unformatted disk {device} as we are manipulating it in read-only mode"
-                ));
+                );
+                return Err(told.into());
             }
             None => self.format(disk, &device).await?,
             Some(found) => {
-                if found != kind {
+                if mismatch {
                     tracing::warn!(device, found, wanted = kind, "the disk has another file system");
                 }
                 if !disk.is_read_only() {
@@ -95,7 +116,7 @@ impl DiskPrograms {
         }
         let target = disk.target.to_string_lossy().into_owned();
         let arguments = ["-t", kind, "-o", &disk.all_options(), &device, &target].map(str::to_owned);
-        program.mount(&arguments).await
+        program.mount(&arguments).await.map_err(|why| DiskFailure { why, mismatch })
     }
 
     /// What is on the disk; none of an empty one.

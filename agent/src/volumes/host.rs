@@ -46,7 +46,7 @@ use gantry_model::pod::{Container, Pod, PodUid};
 
 use super::atomic::Payload;
 use super::claim::VolumeBacking;
-use super::disk::DiskPrograms;
+use super::disk::{DiskFailure, DiskPrograms};
 use super::iscsi::{FOLDER as ISCSI, IscsiDisk};
 use super::labels::LabelPolicy;
 use super::medium::{Ground, ground, sizes_differ};
@@ -62,11 +62,11 @@ use crate::api::Api;
 use crate::block::{BlockKernel, Kernel};
 use crate::csi::files::{FOLDER as CSI, folder_name};
 use crate::csi::owner::CsiVolumes;
-use crate::events::VolumeNotes;
+use crate::events::{VolumeIdentity, VolumeNotes};
 use crate::node::NodeInfo;
 use crate::timeline::Span;
 use claims::{Failed, Writers};
-use failures::MissingVolume;
+use failures::{MissingVolume, mismatch_note};
 use iscsi::IscsiParts;
 use local_disk::LocalDisks;
 use served::ServedParts;
@@ -199,6 +199,14 @@ impl HostVolumes {
     fn place_of(&self, uid: &PodUid, volume: &str) -> Option<VolumeBacking> {
         let claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
         claims.get(uid).and_then(|volumes| volumes.get(volume)).cloned()
+    }
+
+    /// Of the PersistentVolume that the pod is to have: its name, its UID.
+    fn tell_mismatch(&self, pod: &PodUid, (name, uid): (&str, &str), failure: &DiskFailure) {
+        if let Some(note) = mismatch_note(name, failure) {
+            let of = VolumeIdentity { name: name.to_owned(), uid: uid.to_owned() };
+            self.notes.add_of_volume(pod, of, note);
+        }
     }
 
     async fn set_up_all(&self, pod: &Pod) -> Result<(), Error> {

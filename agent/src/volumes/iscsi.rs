@@ -37,6 +37,8 @@ pub(crate) const NO_ISCSIADM: &str = "this node has no iscsiadm: install open-is
 pub(super) struct IscsiDisk {
     /// Of the volume: the PersistentVolume's, or the pod's own for it.
     pub(super) name: String,
+    /// Of the PersistentVolume; none where the volume is the pod's own.
+    pub(super) uid: Option<String>,
     pub(super) of: IscsiVolume,
     /// As the PersistentVolume has them.
     pub(super) options: Vec<String>,
@@ -70,7 +72,8 @@ pub(super) struct IscsiRecord {
 impl IscsiDisk {
     /// A volume that is the pod's own.
     pub(super) fn own(name: &str, of: &IscsiVolume) -> Self {
-        Self { name: name.to_owned(), of: of.clone(), options: Vec::new(), one_pod: false, block: false }
+        let (name, of) = (name.to_owned(), of.clone());
+        Self { name, uid: None, of, options: Vec::new(), one_pod: false, block: false }
     }
 
     /// As the Node's status names it.
@@ -289,7 +292,7 @@ mod tests {
             interface: "default".into(),
             ..IscsiVolume::default()
         };
-        let mut disk = IscsiDisk { name: "pv".into(), of, options: Vec::new(), one_pod: false, block: false };
+        let mut disk = IscsiDisk::own("pv", &of);
         change(&mut disk);
         disk
     }

@@ -98,6 +98,7 @@ pub(super) fn claim(object: v1::PersistentVolumeClaim) -> Claim {
 
 pub(super) fn volume(mut object: v1::PersistentVolume) -> PersistentVolume {
     let migrated = migration::translate(&mut object);
+    let uid = object.metadata.uid.take().unwrap_or_default();
     let annotated = object.metadata.annotations.as_mut().and_then(|all| all.remove(MOUNT_OPTIONS));
     let spec = object.spec.unwrap_or_default();
     let claim_uid = spec.claim_ref.as_ref().and_then(|claim| claim.uid.clone()).unwrap_or_default();
@@ -137,7 +138,7 @@ pub(super) fn volume(mut object: v1::PersistentVolume) -> PersistentVolume {
     });
     let capacity = spec.capacity.and_then(|mut all| all.remove("storage")).map(|amount| amount.0);
     let capacity = capacity.unwrap_or_default();
-    PersistentVolume { source, claim_uid, one_pod, access_mode, affinity, capacity }
+    PersistentVolume { uid, source, claim_uid, one_pod, access_mode, affinity, capacity }
 }
 
 /// The annotation goes first, as upstream.

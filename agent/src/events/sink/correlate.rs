@@ -24,6 +24,8 @@ pub(super) enum About {
     Pod { namespace: String, name: String, uid: String },
     /// A PersistentVolumeClaim.
     Claim { namespace: String, name: String, uid: String },
+    /// A PersistentVolume.
+    Volume { name: String, uid: String },
 }
 
 /// Something to be told, one or several times.

@@ -101,7 +101,7 @@ impl Poster {
         self.named = self.clock.wall_nanos().max(self.named.saturating_add(1));
         let name = match &happening.about {
             About::Node => self.node.as_str(),
-            About::Pod { name, .. } | About::Claim { name, .. } => name,
+            About::Pod { name, .. } | About::Claim { name, .. } | About::Volume { name, .. } => name,
         };
         let name = name.get(..name.floor_char_boundary(MOST_NAME)).unwrap_or(name);
         format!("{name}.{:x}", self.named)
@@ -145,10 +145,10 @@ fn outcome(
     }
 }
 
-/// A node is in none; its events are in this one.
+/// What is in none has its events in this one.
 fn namespace(about: &About) -> &str {
     match about {
-        About::Node => "default",
+        About::Node | About::Volume { .. } => "default",
         About::Pod { namespace, .. } | About::Claim { namespace, .. } => namespace,
     }
 }
@@ -168,6 +168,9 @@ fn object(node: &str, happening: &Happening) -> ObjectReference {
     };
     let (kind, namespace, name, uid) = match &happening.about {
         About::Node => return of("Node", node),
+        About::Volume { name, uid } => {
+            return ObjectReference { uid: Some(uid.clone()), ..of("PersistentVolume", name) };
+        }
         About::Pod { namespace, name, uid } => ("Pod", namespace, name, uid),
         About::Claim { namespace, name, uid } => ("PersistentVolumeClaim", namespace, name, uid),
     };

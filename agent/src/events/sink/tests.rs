@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::{PodRef, Recorder, queue};
-use crate::events::{ClaimIdentity, Journal, Kind, NodeNote, Note};
+use crate::events::{ClaimIdentity, Journal, Kind, NodeNote, Note, VolumeIdentity};
 use crate::pod::status::PodStatus as Word;
 use crate::pod::tests::{in_role, pod};
 use crate::pod::worker::PodHandle;
@@ -107,6 +107,11 @@ async fn an_event_says_whom_it_is_about_and_who_says_it() {
     );
     assert!(event["metadata"]["name"].as_str().unwrap().starts_with("c."));
     assert_eq!(event["metadata"]["namespace"], "other");
+    let of = VolumeIdentity { name: "pv".into(), uid: "u".into() };
+    bed.recorder.volume(of, Note::pod(Kind::Warning, "FailedMountOnFilesystemMismatch", "no"));
+    let event = bed.event("FailedMountOnFilesystemMismatch").await;
+    let of = json!({ "apiVersion": "v1", "kind": "PersistentVolume", "name": "pv", "uid": "u" });
+    assert_eq!((&event["involvedObject"], &event["metadata"]["namespace"]), (&of, &json!("default")));
 }
 
 #[tokio::test(start_paused = true)]

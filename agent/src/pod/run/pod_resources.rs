@@ -13,7 +13,7 @@ use crate::admission;
 use crate::admission::Rejection;
 use crate::checkpoint::Marks;
 use crate::events::Kind::{Normal, Warning};
-use crate::events::{NodeNote, Note, VolumeNote};
+use crate::events::{NodeNote, Note, VolumeNote, VolumeNoteSubject};
 use crate::ports;
 use crate::runtime::{NewSandbox, Users};
 use crate::volumes::Error;
@@ -116,9 +116,16 @@ async fn make_volumes(task: Task<'_>) -> Result<(), Error> {
 }
 
 async fn tell_volumes(task: Task<'_>, notes: Vec<VolumeNote>) {
-    for VolumeNote { note, claim } in notes {
-        if let (Some(claim), Some(recorder)) = (claim, &task.deps.recorder) {
-            recorder.claim(claim, note.clone());
+    for VolumeNote { subject, note } in notes {
+        match (subject, &task.deps.recorder) {
+            (VolumeNoteSubject::Volume(volume), Some(recorder)) => {
+                recorder.volume(volume, note);
+                continue;
+            }
+            // Nobody is there to hear it: the node has no API server.
+            (VolumeNoteSubject::Volume(_), None) => continue,
+            (VolumeNoteSubject::Claim(claim), Some(recorder)) => recorder.claim(claim, note.clone()),
+            (VolumeNoteSubject::Claim(_), None) | (VolumeNoteSubject::Pod, _) => {}
         }
         task.notes_out.tell(note).await;
     }

@@ -1,9 +1,11 @@
-//! What a pod is told when some of its volumes are not there. Pure: owns which of them is told, and upstream's words for all
-//! at once. Called by [`super`].
+//! What a pod is told when some of its volumes are not there, and a PersistentVolume whose disk cannot be mounted. Pure: owns
+//! which of them is told, and upstream's words. Called by [`super`].
 
+use super::super::disk::DiskFailure;
 use super::super::{Error, VOLUME_LIMIT};
 use super::claims::Failed;
 use crate::csi::owner::MountError;
+use crate::events::{Kind, Note};
 
 /// A volume that is not there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +57,12 @@ pub(super) fn told(failures: Vec<MissingVolume>) -> Result<(), Error> {
         names(|failure| failure.unprocessed)
     );
     Err(Error { reason: VOLUME_LIMIT, rejects: true, ..Error::new(message) })
+}
+
+/// What the PersistentVolume of that name is told when its disk has another file system.
+pub(super) fn mismatch_note(volume: &str, failure: &DiskFailure) -> Option<Note> {
+    let message = format!("MountVolume failed for volume {volume:?} {}", failure.why);
+    failure.mismatch.then(|| Note::pod(Kind::Warning, "FailedMountOnFilesystemMismatch", message))
 }
 
 #[cfg(test)]

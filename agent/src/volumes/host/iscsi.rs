@@ -285,7 +285,12 @@ impl HostVolumes {
             begin(steps.device);
             let (device, target, options) = (&*device, &*place, disk.mount_options(None));
             let mount = DiskMount { device, target, fs_type: &disk.of.fs_type, options };
-            self.disk_programs.mount(&self.served.program, &mount).await.map_err(failed)?;
+            self.disk_programs.mount(&self.served.program, &mount).await.map_err(|failure| {
+                if let Some(of) = &disk.uid {
+                    self.tell_mismatch(&pod.uid, (&disk.name, of), &failure);
+                }
+                failed(failure.why)
+            })?;
             failpoint!("iscsi.mounted");
         }
         begin(steps.set_up);

@@ -52,7 +52,10 @@ impl HostVolumes {
         let turn = self.turns.of(&folder);
         let _turn = turn.lock().await;
         if is_disk {
-            self.mount_local_disk(of, &folder).await.map_err(of_device)?;
+            self.mount_local_disk(of, &folder).await.map_err(|failure| {
+                self.tell_mismatch(&pod.uid, (&of.name, &of.uid), &failure);
+                of_device(failure.why)
+            })?;
         }
         self.bind_local(pod, of, folder).await.map_err(Failed::SetUp)
     }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::super::claim::LocalVolume;
-use super::super::disk::DiskMount;
+use super::super::disk::{DiskFailure, DiskMount};
 use super::{HostVolumes, blocking, make_folder};
 use crate::csi::owner::Retry;
 
@@ -50,7 +50,7 @@ impl HostVolumes {
     }
 
     /// Within the turn of its place. One that is mounted stays as it is.
-    pub(super) async fn mount_local_disk(&self, of: &LocalVolume, place: &Path) -> Result<(), String> {
+    pub(super) async fn mount_local_disk(&self, of: &LocalVolume, place: &Path) -> Result<(), DiskFailure> {
         if self.served.is_mounted(place).await? {
             return Ok(());
         }
@@ -69,9 +69,11 @@ impl HostVolumes {
             tracing::warn!(disk = %place.display(), why, "the place of a disk that could not be mounted stays");
         }
         let kind = mount.kind();
-        mounted.map_err(|why| {
+        mounted.map_err(|DiskFailure { why, mismatch }| {
             let (device, place) = (of.path.display(), place.display());
-            format!("local: failed to mount device {device} at {place} (fstype: {kind}), error {why}")
+            let why =
+                format!("local: failed to mount device {device} at {place} (fstype: {kind}), error {why}");
+            DiskFailure { why, mismatch }
         })
     }
 

@@ -319,6 +319,7 @@ fn what_is_behind_a_volume_is_told_when_a_folder_is_mounted() {
         super::VolumeBacking::Local(Box::new(crate::volumes::claim::LocalVolume {
             path: "/disk".into(),
             name: name.into(),
+            uid: "pv-uid".into(),
             fs_type: String::new(),
             options: Vec::new(),
             read_only: false,
@@ -399,6 +400,7 @@ async fn mount_options_of_a_host_path_are_refused() {
         .api
         .put_claim("c", Claim { volume: "pv-1".into(), bound: true, uid: "u".into(), ..Claim::default() });
     let with_options = |mount_options| PersistentVolume {
+        uid: "pv-uid".into(),
         source: PersistentSource::HostPath { path: "/".into(), kind: String::new(), mount_options },
         claim_uid: "u".into(),
         one_pod: false,
@@ -431,6 +433,7 @@ async fn a_persistent_volume_of_another_node_is_not_mounted() {
     let claim = Claim { volume: "pv-1".into(), bound: true, uid: "u".into(), ..Claim::default() };
     place.api.put_claim("c", claim);
     let volume_of = PersistentVolume {
+        uid: "pv-uid".into(),
         source,
         claim_uid: "u".into(),
         one_pod: true,

@@ -182,6 +182,7 @@ async fn a_device_grows_and_its_driver_tells_how_full_it_is() {
         status: "NodeResizePending".to_owned(),
     };
     let volume = PersistentVolume {
+        uid: "pv-uid".into(),
         source: PersistentSource::Other(String::new()),
         claim_uid: String::new(),
         one_pod: false,

@@ -6,7 +6,7 @@ use super::*;
 use crate::api::{Claim, ClaimSize, PersistentSource, PersistentVolume};
 use crate::csi::expand::Expansion;
 use crate::csi::steps::WantedClaim;
-use crate::events::ClaimIdentity;
+use crate::events::{ClaimIdentity, VolumeNoteSubject};
 
 const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
@@ -104,6 +104,7 @@ pub(super) fn growing(status: &str) -> WantedVolume {
         status: status.to_owned(),
     };
     let volume = PersistentVolume {
+        uid: "pv-uid".into(),
         source: PersistentSource::Other(String::new()),
         claim_uid: String::new(),
         one_pod: false,
@@ -217,6 +218,7 @@ async fn a_claim_of_an_older_resizer_is_told_of_no_failure() {
     let mut claim = wanted.claim.take().unwrap();
     claim.size.allocated = String::new();
     let volume = PersistentVolume {
+        uid: "pv-uid".into(),
         source: PersistentSource::Other(String::new()),
         claim_uid: String::new(),
         one_pod: false,
@@ -285,7 +287,8 @@ async fn a_driver_that_does_not_answer_holds_up_the_growth_of_no_other_volume() 
 fn noted(bed: &Bed, pod: &Pod) -> Vec<(&'static str, String, String)> {
     let notes = bed.volumes.notes().take(&pod.uid);
     let claim = ClaimIdentity { namespace: "default".into(), name: "data".into(), uid: "u-data".into() };
-    assert!(notes.iter().all(|told| told.claim.as_ref() == Some(&claim)), "{notes:?}");
+    let subject = VolumeNoteSubject::Claim(claim);
+    assert!(notes.iter().all(|told| told.subject == subject), "{notes:?}");
     let told = notes.into_iter().map(|told| told.note);
     told.map(|note| (note.kind.as_str(), note.reason.into_owned(), note.message)).collect()
 }

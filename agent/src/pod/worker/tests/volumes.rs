@@ -46,6 +46,7 @@ fn put_full_volume(api: &FakeApi) {
     let source =
         CsiSource { driver: DRIVER.into(), handle: "h".into(), access_modes, ..CsiSource::default() };
     let volume = PersistentVolume {
+        uid: "pv-uid".into(),
         source: PersistentSource::Csi(Box::new(source)),
         claim_uid: "u".into(),
         one_pod: false,

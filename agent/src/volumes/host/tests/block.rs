@@ -25,6 +25,7 @@ impl BlockFixture {
         place.api.put_volume(
             "pv",
             PersistentVolume {
+                uid: "pv-uid".into(),
                 source: PersistentSource::Local {
                     path: device.to_string_lossy().into_owned(),
                     fs_type: String::new(),

@@ -6,6 +6,7 @@ pub(super) mod machine;
 use gantry_model::pod::volume::IscsiVolume;
 
 use crate::attachments::Attachments;
+use crate::events::{VolumeNote, VolumeNoteSubject};
 use crate::volumes::{VolumeOrigin, orphans};
 use machine::{IQN, IscsiFixture, PLACE, disk, node_with, pod_of_claim, pod_with};
 
@@ -400,4 +401,22 @@ async fn an_initiator_with_a_name_of_its_own_has_an_interface_and_of_two_portals
     fixture.volumes().tear_down(&pod.uid).await.unwrap();
     fixture.until_gone().await;
     assert_eq!(fixture.calls().last(), Some(&format!("iscsiadm -m iface -I {own} -o delete")));
+}
+
+#[tokio::test]
+async fn the_volume_behind_a_claim_hears_that_its_disk_has_another_file_system() {
+    let fixture = IscsiFixture::new();
+    fixture.claim(|_| {}, &[], false, false);
+    fixture.script("found", "TYPE=xfs\n");
+    fixture.script("mount.sh", "echo wrong fs type >&2; exit 32\n");
+    let (claimed, own) = (pod_of_claim("uid-1", false), pod_with("uid-2", 0, false));
+    for pod in [&claimed, &own] {
+        fixture.volumes().set_up(pod).await.unwrap_err();
+    }
+    let told = fixture.volumes().notes().take(&claimed.uid);
+    let [VolumeNote { subject: VolumeNoteSubject::Volume(of), note }] = &*told else { panic!("{told:?}") };
+    assert_eq!((&*of.name, &*of.uid, &*note.reason), ("pv", "pv-uid", "FailedMountOnFilesystemMismatch"));
+    let words = "MountVolume failed for volume \"pv\" mount failed: exit status 32";
+    assert!(note.message.starts_with(words) && note.message.contains("wrong fs type"), "{}", note.message);
+    assert_eq!(fixture.volumes().notes().take(&own.uid), [], "it has no PersistentVolume");
 }

@@ -45,6 +45,7 @@ pub(super) fn fixture(driver: &FakeDriver, name: &str) -> VolumeFixture {
     place.api.put_volume(
         "pv",
         PersistentVolume {
+            uid: "pv-uid".into(),
             source: PersistentSource::Csi(Box::new(source)),
             claim_uid: "u".into(),
             one_pod: true,
@@ -122,6 +123,7 @@ async fn containers_whose_labels_differ_keep_a_volume_of_one_pod_from_it_and_are
     let claim = Claim { volume: "pv".into(), bound: true, uid: "u".into(), ..Claim::default() };
     place.api.put_claim("c", claim);
     let of = |one_pod, access_mode| PersistentVolume {
+        uid: "pv-uid".into(),
         source: source.clone(),
         claim_uid: "u".into(),
         one_pod,

@@ -19,13 +19,19 @@ impl LocalFixture {
         let machine = IscsiFixture::new();
         let (path, options) = (machine.root().join("disk0"), vec!["noatime".to_owned()]);
         fs::write(&path, [0; 8192]).unwrap();
-        let volume =
-            LocalVolume { path, name: "pv".into(), fs_type: String::new(), options, read_only: false };
+        let volume = LocalVolume {
+            path,
+            name: "pv".into(),
+            uid: "pv-uid".into(),
+            fs_type: String::new(),
+            options,
+            read_only: false,
+        };
         let place = machine.place.volumes.disk_place("pv");
         Self { machine, volume, place }
     }
 
-    async fn mount(&self) -> Result<(), String> {
+    async fn mount(&self) -> Result<(), DiskFailure> {
         self.machine.place.volumes.mount_local_disk(&self.volume, &self.place).await
     }
 
@@ -76,7 +82,7 @@ async fn a_disk_of_the_node_is_formatted_and_mounted_once() {
 async fn a_disk_that_cannot_be_mounted_is_told_and_leaves_no_place() {
     let fixture = LocalFixture::new();
     fixture.machine.script("mount.sh", "echo no such thing >&2; exit 32\n");
-    let why = fixture.mount().await.unwrap_err();
+    let DiskFailure { why, mismatch } = fixture.mount().await.unwrap_err();
     let root = fixture.machine.root();
     let words = format!(
         "local: failed to mount device {0}/disk0 at {0}/{PLACE} (fstype: ext4), error ",
@@ -84,6 +90,22 @@ async fn a_disk_that_cannot_be_mounted_is_told_and_leaves_no_place() {
     );
     assert!(why.starts_with(&words) && why.contains("no such thing"), "{why}");
     assert!(!fixture.place.exists() && fixture.machine.mounted().is_empty());
+    assert!(!mismatch, "it was empty");
+    fixture.machine.script("found", "TYPE=ext4\n");
+    assert!(!fixture.mount().await.unwrap_err().mismatch, "it has what is asked for");
+    fixture.machine.script("found", "TYPE=xfs\n");
+    assert!(fixture.mount().await.unwrap_err().mismatch);
+    fixture.machine.script("fsck.sh", "exit 4\n");
+    assert!(!fixture.mount().await.unwrap_err().mismatch, "it was not mount that failed");
+}
+
+#[test]
+fn only_a_disk_with_another_file_system_is_told_of_its_volume() {
+    let failure = DiskFailure { why: "mount failed: exit status 32".to_owned(), mismatch: true };
+    let note = mismatch_note("pv", &failure).unwrap();
+    let message = "MountVolume failed for volume \"pv\" mount failed: exit status 32";
+    assert_eq!((&*note.reason, &*note.message), ("FailedMountOnFilesystemMismatch", message));
+    assert_eq!(mismatch_note("pv", &DiskFailure { mismatch: false, ..failure }), None);
 }
 
 #[tokio::test]

@@ -95,6 +95,7 @@ impl NfsFixture {
         let source = NfsSource { server: "fd00::1".into(), path: "/e".into(), mount_options };
         let source = PersistentSource::Nfs(source);
         let volume = PersistentVolume {
+            uid: "pv-uid".into(),
             source,
             claim_uid: "u".into(),
             one_pod: true,

@@ -207,7 +207,15 @@ impl IscsiFixture {
         let access_mode = if one_pod { "RWOP" } else { "RWO" };
         api.put_volume(
             "pv",
-            PersistentVolume { source, claim_uid, one_pod, access_mode, affinity: None, capacity },
+            PersistentVolume {
+                uid: "pv-uid".into(),
+                source,
+                claim_uid,
+                one_pod,
+                access_mode,
+                affinity: None,
+                capacity,
+            },
         );
     }
 }
