@@ -18,9 +18,9 @@ use crate::sh;
 const SCRIPT: &str = r#"eval "$GANTRY_CELL_OUTSIDE""#;
 
 /// Enters the subtree in each hierarchy, so that the cgroup namespace begins there. `0` is the
-/// writer itself.
+/// writer itself. unshare ignores ^C and SIGTERM: without setpriv it would outlive this program, with all that is in here.
 const OUTSIDE: &str = r#"for folder in $GANTRY_CELL_CGROUPS; do echo 0 >"$folder/cgroup.procs" || exit 125; done
-exec unshare --cgroup --mount --net --pid --fork --mount-proc --kill-child --propagation private \
+exec setpriv --pdeathsig KILL -- unshare --cgroup --mount --net --pid --fork --mount-proc --kill-child --propagation private \
     sh -c 'eval "$GANTRY_CELL_INSIDE"' sh "$@""#;
 
 /// Pid 1 of the namespaces is this shell: it reaps monitors whose runtime has ended.

@@ -64,11 +64,14 @@ const OF_TESTS: Hardware =
     Hardware { processors: 1, memory_mib: 3072, deadline_seconds: 1200, devices: Vec::new() };
 /// Printed last by stage 2, with the exit code of the command.
 const ENDED: &str = "gantry-vm ended with ";
+/// Printed first by every init of ours.
+const BEGUN: &str = "gantry-vm began";
 
 /// Loads modules, then leaves the initramfs: its root can be neither pivoted away from nor be an
 /// overlay's upper folder, a tmpfs can.
 const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox --install -s /bin
+echo "gantry-vm began"
 mount -t proc proc /proc
 for module in $(cat /modules/order); do insmod /modules/$module || exit 1; done
 mount -t tmpfs -o mode=755,size=90% tmpfs /newroot
@@ -395,9 +398,25 @@ fn boot(
     let hardware = Hardware { devices, ..OF_TESTS };
     let scratch = tempfile::Builder::new().prefix("gantry-vm-").tempdir()?;
     let mut qemu = machine_of(cpio, command, machine, &hardware, end, scratch.path())?;
-    let mut code = None;
-    let counts = summary::watch(&mut qemu, &mut |line| code = ended(line).or(code))?;
-    Ok((counts, code))
+    watch(&mut qemu)
+}
+
+/// Runs a machine and shows its serial line: the counts, and what its command line ended with. One that ends before the
+/// first program in it is started once more: its kernel sometimes panics as it boots, in the emulator alone.
+pub(crate) fn watch(machine: &mut Command) -> Result<(Counts, Option<i32>)> {
+    let mut again = true;
+    loop {
+        let (mut begun, mut code) = (false, None);
+        let counts = summary::watch(machine, &mut |line| {
+            begun |= line.ends_with(BEGUN);
+            code = ended(line).or(code);
+        })?;
+        if begun || !again {
+            return Ok((counts, code));
+        }
+        again = false;
+        println!("the VM ended before any program ran in it; it is started once more");
+    }
 }
 
 /// A machine as a node, which runs a command line with what `cpio` holds. Its initramfs is in `scratch`; its serial line is
@@ -413,7 +432,7 @@ pub(crate) fn node(
 }
 
 /// What the command line ended with, when the serial line says so here.
-pub(crate) fn ended(line: &str) -> Option<i32> {
+fn ended(line: &str) -> Option<i32> {
     line.strip_prefix(ENDED)?.trim().parse().ok()
 }
 
@@ -475,10 +494,11 @@ fn add_base(cpio: &mut Cpio) -> Result<()> {
 }
 
 fn qemu(kernel: &Kernel, initrd: &Path, append: &str, hardware: &Hardware) -> Command {
-    let mut qemu = Command::new("timeout");
+    let mut qemu = Command::new("setpriv");
     // cx16=off: after a cmpxchg16b qemu 7.2's flags are wrong, and the allocator of Linux 6.12 goes by them into a
     // double fault. no_timer_check: on a busy host the kernel's look at its timer comes too late, and it would not boot.
-    qemu.args(["--kill-after=5", &hardware.deadline_seconds.to_string(), "qemu-system-x86_64"])
+    qemu.args(["--pdeathsig", "TERM", "--", "timeout"])
+        .args(["--kill-after=5", &hardware.deadline_seconds.to_string(), "qemu-system-x86_64"])
         .args(["-accel", "tcg", "-cpu", "max,cx16=off"])
         .args(["-smp", &hardware.processors.to_string(), "-m", &hardware.memory_mib.to_string()])
         .args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio"])
@@ -523,4 +543,28 @@ fn add_modules(cpio: &mut Cpio, kernel: &Kernel, of_kind: &[&str]) -> Result<()>
         names.push('\n');
     }
     cpio.file("/modules/order", 0o644, names.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Times that a machine was started whose lines, in order, are these at its first and its second start.
+    fn starts(lines: [&str; 2]) -> (u64, Option<i32>) {
+        let folder = tempfile::tempdir().unwrap();
+        let starts = folder.path().join("starts");
+        let script = "echo >>\"$0\"; [ \"$(wc -l <\"$0\")\" = 1 ] && { echo \"$1\"; exit 1; }; echo \"$2\"";
+        let mut machine = Command::new("sh");
+        machine.args(["-c", script]).arg(&starts).args(lines);
+        let (_, code) = watch(&mut machine).unwrap();
+        (std::fs::metadata(&starts).unwrap().len(), code)
+    }
+
+    #[test]
+    fn a_machine_whose_kernel_panics_as_it_boots_is_started_once_more() {
+        let whole = "gantry-vm began\ngantry-vm ended with 0";
+        assert_eq!(starts(["Kernel panic - not syncing", whole]), (2, Some(0)));
+        assert_eq!(starts(["Kernel panic - not syncing", "Kernel panic - not syncing"]), (2, None));
+        assert_eq!(starts(["gantry-vm began\nKernel panic - not syncing", whole]), (1, None));
+    }
 }

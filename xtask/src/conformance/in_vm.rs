@@ -21,7 +21,7 @@ use super::call::{Called, LONGEST};
 use super::suites::Choice;
 use crate::cpio::Cpio;
 use crate::vm::{self, Hardware, VmKind, disk};
-use crate::{build, sh, summary};
+use crate::{build, sh};
 
 /// Of `/var`: eviction specs fill 10 GiB and 200,000 inodes of it.
 const VAR_BYTES: u64 = 20 << 30;
@@ -134,10 +134,9 @@ pub(super) fn run(called: &Called, choice: &Choice, own: &Path, sizes: VmSizes) 
         devices,
     };
     let mut qemu = vm::node(cpio, &script(called), VmKind::Systemd, &hardware, scratch.path())?;
-    let mut code = None;
-    let ran = summary::watch(&mut qemu, &mut |line| code = vm::ended(line).or(code));
+    let ran = vm::watch(&mut qemu);
     let read = disk::read(&results, &called.out);
-    ran?;
+    let (_, code) = ran?;
     read?;
     match code {
         Some(0) => Ok(()),

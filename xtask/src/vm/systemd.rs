@@ -20,6 +20,7 @@ const TREE: &str = "/debian";
 /// Loads modules, then puts Debian's tree and ours, in this order, into a tmpfs and leaves for it.
 pub(super) const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox --install -s /bin
+echo "gantry-vm began"
 mount -t proc proc /proc
 for module in $(cat /modules/order); do insmod /modules/$module || exit 1; done
 mount -t tmpfs -o mode=755,size=90% tmpfs /newroot
