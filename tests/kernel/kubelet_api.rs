@@ -118,6 +118,7 @@ impl ServerFixture {
             volume_period: Duration::ZERO,
         })?;
         let sources = ServerDeps {
+            tracer: None,
             node_name: "node".to_owned(),
             pods: Arc::new(FixedPods(vec![Arc::new(pod)])),
             runtime: RuntimeConnection { channel: runtime, request_timeout: Duration::from_secs(120) },

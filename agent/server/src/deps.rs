@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use gantry_metrics::{Metrics, ProbeMetrics};
+use gantry_trace::span::Tracer;
 
 use super::cri::RuntimeConnection;
 use super::health::Check;
@@ -39,6 +40,8 @@ pub struct ServerDeps {
     pub stats: Arc<Stats>,
     /// `/debug/flags/v`.
     pub verbosity: Verbosity,
+    /// Where there is one, requests have spans.
+    pub tracer: Option<Tracer>,
 }
 
 /// Sets the log's verbosity, klog's number.

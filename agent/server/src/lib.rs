@@ -42,6 +42,7 @@ pub mod stats;
 mod streams;
 #[cfg(test)]
 mod tests;
+mod traced;
 mod user;
 
 pub use context::Settings;

@@ -170,7 +170,7 @@ impl Server {
             while connections.try_join_next().is_some() {}
             match stream {
                 Ok((stream, peer)) => {
-                    let admission = Admission::from(peer.ip());
+                    let admission = Admission::from(peer);
                     let served = connection(self.inner.clone(), admission.clone(), stream);
                     pending.add(admission, connections.spawn(served));
                 }

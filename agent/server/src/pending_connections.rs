@@ -5,7 +5,7 @@
 //! no logic, and `base`, which has no tokio (ARCHITECTURE.md); fifty lines are no crate.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -15,16 +15,17 @@ use tokio::task::AbortHandle;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Admission {
     is_admitted: Arc<AtomicBool>,
-    peer: Option<IpAddr>,
+    peer: Option<SocketAddr>,
 }
 
 impl Admission {
-    pub(super) fn from(peer: IpAddr) -> Self {
-        Self { is_admitted: Arc::default(), peer: Some(peer.to_canonical()) }
+    pub(super) fn from(peer: SocketAddr) -> Self {
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+        Self { is_admitted: Arc::default(), peer: Some(peer) }
     }
 
     /// Where the connection comes from.
-    pub(super) fn peer(&self) -> Option<IpAddr> {
+    pub(super) fn peer(&self) -> Option<SocketAddr> {
         self.peer
     }
 

@@ -164,6 +164,45 @@ fn pod(method: &Method, what: &str, below: &str) -> Route {
     if methods.contains(method) { route } else { Route::MethodNotAllowed }
 }
 
+impl Route {
+    /// As upstream's router writes the path; empty where its router has a plain handler, or none.
+    pub(super) fn template(&self) -> String {
+        let of = |what: &str, below: &str| format!("/{what}/{{podNamespace}}/{{podID}}{below}");
+        let container = |what: &str, ContainerRef { uid, .. }: &ContainerRef| match uid.is_empty() {
+            true => of(what, "/{containerName}"),
+            false => of(what, "/{uid}/{containerName}"),
+        };
+        match self {
+            Self::Pods => "/pods/".to_owned(),
+            Self::RunningPods => "/runningpods/".to_owned(),
+            Self::Summary => "/stats/summary".to_owned(),
+            Self::ContainerLogs(target) => container("containerLogs", target),
+            Self::Exec(target) => container("exec", target),
+            Self::Attach(target) => container("attach", target),
+            Self::PortForward(target) if target.uid.is_empty() => of("portForward", ""),
+            Self::PortForward(_) => of("portForward", "/{uid}"),
+            Self::Run(target) => container("run", target),
+            Self::Checkpoint(target) => container("checkpoint", target),
+            Self::NodeLogs(path) if path.is_empty() => "/logs/".to_owned(),
+            Self::NodeLogs(_) => "/logs/{logpath:*}".to_owned(),
+            Self::Pprof(_) => "/debug/pprof/{subpath:*}".to_owned(),
+            Self::Healthz(_)
+            | Self::Metrics
+            | Self::MetricsCadvisor
+            | Self::MetricsResource
+            | Self::MetricsProbes
+            | Self::MetricsSlis
+            | Self::Configz
+            | Self::Flagz
+            | Self::Statusz
+            | Self::DebugFlags
+            | Self::NotFound
+            | Self::MethodNotAllowed
+            | Self::Disabled(_) => String::new(),
+        }
+    }
+}
+
 /// The label of a request's path in metrics.
 pub(super) fn bucket(path: &str) -> &'static str {
     const KNOWN: [&str; 16] = [
@@ -285,6 +324,25 @@ mod tests {
             route(&Method::PUT, "/debug/flags/v", some),
             Route::Disabled("flags endpoint is disabled.\n")
         );
+    }
+
+    #[test]
+    fn templates_name_what_a_path_leaves_open() {
+        for (path, template) in [
+            ("/pods", "/pods/"),
+            ("/stats/summary", "/stats/summary"),
+            ("/exec/ns/web/c", "/exec/{podNamespace}/{podID}/{containerName}"),
+            ("/attach/ns/web/u/c", "/attach/{podNamespace}/{podID}/{uid}/{containerName}"),
+            ("/portForward/ns/web", "/portForward/{podNamespace}/{podID}"),
+            ("/portForward/ns/web/u", "/portForward/{podNamespace}/{podID}/{uid}"),
+            ("/logs/", "/logs/"),
+            ("/logs/a/b", "/logs/{logpath:*}"),
+            ("/debug/pprof/heap", "/debug/pprof/{subpath:*}"),
+            ("/metrics/cadvisor", ""),
+            ("/no/such/path", ""),
+        ] {
+            assert_eq!(get(path).template(), template, "{path}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use axum::body::Body;
 use gantry_base::error::chain;
+use gantry_trace::current;
 use http::{Method, Request, StatusCode};
 use k8s_openapi::List;
 use k8s_openapi::api::core::v1::Pod;
@@ -15,7 +16,9 @@ use super::answer::{self, Answer};
 use super::context::ServerContext;
 use super::pending_connections::Admission;
 use super::route::{Route, Switches, bucket, decode, route};
-use super::{checkpoints, container_logs, cri, health, node_logs, pages, query, scrape, stats, streams};
+use super::{
+    checkpoints, container_logs, cri, health, node_logs, pages, query, scrape, stats, streams, traced,
+};
 
 /// Through which door a request comes.
 #[derive(Debug, Clone)]
@@ -71,7 +74,8 @@ pub(super) async fn serve(inner: Arc<ServerContext>, door: Door, mut request: Re
     let switches = match &door {
         Door::ReadOnly => Switches::NONE,
         Door::ReadWrite(chain) => {
-            let peer = request.extensions().get::<Admission>().and_then(Admission::peer);
+            let peer =
+                request.extensions().get::<Admission>().and_then(Admission::peer).map(|peer| peer.ip());
             let checked = inner.gate.check(&method, &path, chain, request.headers_mut(), peer).await;
             if let Err(refusal) = checked {
                 return refusal;
@@ -82,7 +86,11 @@ pub(super) async fn serve(inner: Arc<ServerContext>, door: Door, mut request: Re
             inner.settings.switches
         }
     };
-    handle(&inner, route(&method, &path, switches), request).await
+    let is_tls = matches!(door, Door::ReadWrite(_));
+    let route = route(&method, &path, switches);
+    let span = traced::start(inner.sources.tracer.as_ref(), &request, &path, &route, is_tls);
+    let answering = current::within(span.as_ref(), handle(&inner, route, request));
+    traced::end(span, answering.await)
 }
 
 async fn handle(inner: &ServerContext, route: Route, request: Request<Body>) -> Answer {

@@ -3,6 +3,7 @@
 mod log_query;
 mod switched;
 mod tls;
+mod traced;
 mod web_sockets;
 
 use std::collections::BTreeMap;
@@ -130,6 +131,7 @@ fn sources(folder: &std::path::Path, runtime: Channel) -> ServerDeps {
         system: SystemVersion::default(),
         stats: stats::Stats::new(stats_of(folder)).unwrap(),
         verbosity: Arc::new(|level| if level < 10 { Ok(()) } else { Err("too much".to_owned()) }),
+        tracer: None,
     }
 }
 

@@ -461,6 +461,7 @@ impl Parts<'_> {
             system: wiring::system_version(),
             stats,
             verbosity: self.verbosity.clone(),
+            tracer: self.deps.tracer.clone(),
         };
         let server = Server::new(
             wiring::server(self.config, Path::new(&self.flags.root_dir)),

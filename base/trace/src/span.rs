@@ -116,6 +116,13 @@ impl TraceSpan {
         }
     }
 
+    pub fn set_number(&mut self, key: &str, value: i64) {
+        if let Some(record) = &mut self.record {
+            let value = otlp::AnyValue { value: Some(any_value::Value::IntValue(value)) };
+            record.attributes.push(otlp::KeyValue { key: key.to_owned(), value: Some(value) });
+        }
+    }
+
     pub fn fail(&mut self, message: &str) {
         if let Some(record) = &mut self.record {
             record.status =

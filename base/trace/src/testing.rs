@@ -49,6 +49,17 @@ pub async fn collector() -> io::Result<(String, mpsc::UnboundedReceiver<ExportTr
     Ok((address, received))
 }
 
+/// All of them that are numbers.
+#[must_use]
+pub fn numbers(span: &Span) -> BTreeMap<&str, i64> {
+    let pairs =
+        span.attributes.iter().filter_map(|attribute| match attribute.value.as_ref()?.value.as_ref()? {
+            Value::IntValue(value) => Some((attribute.key.as_str(), *value)),
+            _ => None,
+        });
+    pairs.collect()
+}
+
 /// All of them that are text.
 #[must_use]
 pub fn attributes(span: &Span) -> BTreeMap<&str, &str> {

@@ -29,7 +29,15 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("agent/numa", &["gantry-base", "gantry-model"]),
     (
         "agent/server",
-        &["gantry-base", "gantry-cgroup", "gantry-grpc", "gantry-metrics", "gantry-model", "gantry-proto"],
+        &[
+            "gantry-base",
+            "gantry-cgroup",
+            "gantry-grpc",
+            "gantry-metrics",
+            "gantry-model",
+            "gantry-proto",
+            "gantry-trace",
+        ],
     ),
     ("base", &[]),
     ("base/failpoint", &[]),
@@ -126,7 +134,7 @@ fn dependencies_point_one_way() {
         }
     }
     super::assert_none(
-        "all → base; agent → server, kubeclient, grpc, metrics, model, cgroup, proto, systemd, trace; server → grpc, metrics, model, cgroup, proto; kubeclient → metrics, model; grpc → metrics, proto, trace; model → systemd; shim → image, monitor, unpack, sys, cgroup, proto, cni, systemd, trace; only cli knows both",
+        "all → base; agent → server, kubeclient, grpc, metrics, model, cgroup, proto, systemd, trace; server → grpc, metrics, model, cgroup, proto, trace; kubeclient → metrics, model; grpc → metrics, proto, trace; model → systemd; shim → image, monitor, unpack, sys, cgroup, proto, cni, systemd, trace; only cli knows both",
         &offenders,
     );
 }
