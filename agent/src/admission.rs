@@ -206,6 +206,16 @@ pub(crate) fn no_strict_groups() -> Rejection {
     Rejection::new("SupplementalGroupsPolicyNotSupported", message)
 }
 
+/// Of a pod that asks for something as a whole, where the gate `PodLevelResources` is closed.
+///
+/// # Errors
+/// In upstream's words.
+pub(crate) fn without_pod_level(pod: &Pod) -> Result<(), Rejection> {
+    let asks = pod.resources.as_ref().is_some_and(|own| !own.requests.is_empty() || !own.limits.is_empty());
+    let message = "PodLevelResources feature gate is disabled";
+    if asks { Err(Rejection::new("PodLevelResourcesNotSupported", message)) } else { Ok(()) }
+}
+
 /// Static pods, and those of the system's priority classes.
 #[must_use]
 pub(crate) fn is_critical(pod: &Pod) -> bool {

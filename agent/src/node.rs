@@ -47,6 +47,8 @@ pub struct NodeInfo {
     pub recursive_read_only: bool,
     /// Whether the runtime can hold processes to the pod's own groups.
     pub strict_groups: bool,
+    /// The gate `PodLevelResources` is closed: pods that ask as a whole are not run here.
+    pub no_pod_level: bool,
     /// Whether the kernel has AppArmor enabled.
     pub app_armor: bool,
     /// Handlers of the runtime that make user namespaces; the default one is the empty text.
@@ -177,6 +179,8 @@ pub struct NodeOverrides {
     pub ips: Option<Vec<IpAddr>>,
     /// Without what is reserved; all that the machine has without.
     pub allocatable: Option<Allocatable>,
+    /// The gate `PodLevelResources` is closed.
+    pub no_pod_level: bool,
     /// Burstable pods get a share of the machine's swap, where it can be limited.
     pub limited_swap: bool,
 }

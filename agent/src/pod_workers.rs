@@ -428,6 +428,9 @@ impl PodWorkers {
             // With or without a cluster: nobody else would hold it to them.
             return Err(admission::no_strict_groups());
         }
+        if self.deps.node.no_pod_level {
+            admission::without_pod_level(pod)?;
+        }
         let Some(node) = self.node.as_ref().and_then(|node| node.borrow().clone()) else {
             // Without a cluster, too: a profile that nobody enforces would protect nobody.
             admission::app_armor(pod, self.deps.node.app_armor)?;

@@ -16,6 +16,8 @@ pub struct ResizeRules {
     pub static_memory: bool,
     /// Pods may swap, by what they ask for.
     pub limited_swap: bool,
+    /// The gate `InPlacePodLevelResourcesVerticalScaling` is closed.
+    pub no_pod_level: bool,
 }
 
 /// A refusal.
@@ -40,6 +42,10 @@ pub(crate) fn feasible(wanted: &Pod, allocated: &Pod, rules: ResizeRules) -> Res
     if pairs().any(of_swap) {
         let message = "In-place resize of containers with swap is not supported.".to_owned();
         return Err(Infeasible { message, detail: "swap_limitation" });
+    }
+    if rules.no_pod_level && wanted.resources != allocated.resources {
+        let message = "InPlacePodLevelResourcesVerticalScaling is disabled".to_owned();
+        return Err(Infeasible { message, detail: "plr_feature_gate_off" });
     }
     if qos(wanted) != Qos::Guaranteed {
         return Ok(());
@@ -118,6 +124,21 @@ mod tests {
         assert_eq!(why(&small, &cpu, ResizeRules { static_cpu: false, ..rules }), None);
         // Others have none of their own.
         assert_eq!(why(&of("1", "1Gi", "2Gi", false), &of("2", "1Gi", "2Gi", false), rules), None);
+    }
+
+    #[test]
+    fn what_a_pod_asks_for_as_a_whole_stays_where_its_gate_is_closed() {
+        let rules = ResizeRules { no_pod_level: true, ..ResizeRules::default() };
+        let (small, cpu) = (of("1", "1Gi", "1Gi", false), of("2", "1Gi", "1Gi", false));
+        let asks = |cpu: &str| {
+            let requests = [("cpu".to_owned(), cpu.to_owned())].into();
+            Pod { resources: Some(Requirements { requests, ..Requirements::default() }), ..small.clone() }
+        };
+        let (message, detail) = why(&asks("1"), &asks("2"), rules).unwrap();
+        assert_eq!(message, "InPlacePodLevelResourcesVerticalScaling is disabled");
+        assert_eq!(detail, "plr_feature_gate_off");
+        assert_eq!(why(&asks("1"), &asks("2"), ResizeRules::default()), None);
+        assert_eq!(why(&small, &cpu, rules), None, "its containers may");
     }
 
     #[test]

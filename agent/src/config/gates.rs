@@ -116,16 +116,26 @@ const ABSENT: [&str; 23] = [
 ];
 
 /// Those that may be opened and closed, as upstream's: what each stands for is there, and goes away with it.
-const SWITCHED: [&str; 9] = [
+const SWITCHED: [&str; 12] = [
     "CPUManagerPolicyAlphaOptions",
     "CPUManagerPolicyBetaOptions",
+    "CustomCPUCFSQuotaPeriod",
     "DisableCPUQuotaWithExclusiveCPUs",
     "ExtendWebSocketsToKubelet",
     "GracefulNodeShutdown",
     "GracefulNodeShutdownBasedOnPodPriority",
+    "InPlacePodLevelResourcesVerticalScaling",
     "KubeletPodResourcesListUseActivePods",
+    "PodLevelResources",
     "TopologyManagerPolicyAlphaOptions",
     "TopologyManagerPolicyBetaOptions",
+];
+
+/// Of those that may be closed: which needs which, as upstream.
+const NEEDS: [(&str, &str); 3] = [
+    ("GracefulNodeShutdownBasedOnPodPriority", "GracefulNodeShutdown"),
+    ("InPlacePodLevelResourcesVerticalScaling", "PodLevelResources"),
+    ("PodLevelResourceManagers", "PodLevelResources"),
 ];
 
 /// One gate of this release.
@@ -188,6 +198,13 @@ impl Gates {
                 )),
                 Some(_) => {}
             }
+        }
+        if found.is_empty() {
+            let open = |name: &str| self.enabled(name, set);
+            let broken = NEEDS.iter().filter(|(name, needed)| open(name) && !open(needed));
+            found.extend(broken.map(|(name, needed)| {
+                format!("{name} is enabled, but depends on features that are disabled: [{needed}]")
+            }));
         }
         found
     }
@@ -285,6 +302,12 @@ mod tests {
             gates.wrong(&set(&[("NodeSwap", false)])),
             ["cannot set feature gate NodeSwap to false, feature is locked to true"]
         );
+        let depends = [
+            "InPlacePodLevelResourcesVerticalScaling is enabled, but depends on features that are disabled: [PodLevelResources]",
+        ];
+        assert_eq!(gates.wrong(&set(&[("PodLevelResources", false)])), depends);
+        let both = set(&[("PodLevelResources", false), ("InPlacePodLevelResourcesVerticalScaling", false)]);
+        assert_eq!(gates.wrong(&both), Vec::<String>::new());
         assert_eq!(
             gates.list_unsupported(&set(&[("EventedPLEG", true)])),
             [

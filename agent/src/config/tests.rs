@@ -285,6 +285,25 @@ fn flags_that_change_nothing_are_told() {
 }
 
 #[test]
+fn a_quota_period_of_ones_own_needs_its_gate() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.yaml");
+    let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+    let closed = |period: &str| {
+        let text =
+            format!("{head}featureGates: {{CustomCPUCFSQuotaPeriod: false}}\ncpuCFSQuotaPeriod: {period}\n");
+        fs::write(&file, text).unwrap();
+        load(&words(&format!("--config={}", file.display())), V2, |_| {}).map_err(|error| error.to_string())
+    };
+    assert!(matches!(closed("100ms"), Ok(Order::Run(_))));
+    assert_eq!(
+        closed("20ms").unwrap_err(),
+        "failed to validate kubelet configuration, error: invalid configuration: cpuCFSQuotaPeriod \
+         (--cpu-cfs-quota-period) 20ms requires feature gate CustomCPUCFSQuotaPeriod"
+    );
+}
+
+#[test]
 fn errors_are_told_in_upstreams_words() {
     let gates = "failed to set feature gates from initial flags-based config: ";
     assert_eq!(

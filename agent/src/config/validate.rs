@@ -13,6 +13,9 @@ use super::gates::Gates;
 use super::{KubeletFlags, refused, shutdown, spans, taint};
 use crate::config::image_verification::Policy;
 
+/// Of the kernel: the only one without the gate `CustomCPUCFSQuotaPeriod`.
+const QUOTA_PERIOD: Span = Span(100_000_000);
+
 /// What of the host a configuration is held against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Host {
@@ -42,6 +45,17 @@ pub(super) fn problems(
     found
 }
 
+fn quota_period(config: &KubeletConfiguration) -> Option<String> {
+    let period = config.cpu_cfs_quota_period.unwrap_or_default();
+    let wrong = |why| Some(format!("cpuCFSQuotaPeriod (--cpu-cfs-quota-period) {period} {why}"));
+    match Gates::default().enabled("CustomCPUCFSQuotaPeriod", &config.feature_gates) {
+        true if (Span(1_000_000)..=Span::seconds(1)).contains(&period) => None,
+        true => wrong("must be between 1ms and 1sec, inclusive"),
+        false if period == QUOTA_PERIOD => None,
+        false => wrong("requires feature gate CustomCPUCFSQuotaPeriod"),
+    }
+}
+
 fn between(found: &mut Vec<String>, name: &str, value: i64, low: i64, high: i64) {
     if value < low || value > high {
         found.push(format!("{name} {value} must be between {low} and {high}, inclusive"));
@@ -66,12 +80,7 @@ fn numbers(config: &KubeletConfiguration, _: Host) -> Vec<String> {
     if healthz != 0 {
         between(&mut found, "healthzPort (--healthz-port)", healthz, 1, 65535);
     }
-    let period = config.cpu_cfs_quota_period.unwrap_or_default();
-    if !(Span(1_000_000)..=Span::seconds(1)).contains(&period) {
-        found.push(format!(
-            "cpuCFSQuotaPeriod (--cpu-cfs-quota-period) {period} must be between 1ms and 1sec, inclusive"
-        ));
-    }
+    found.extend(quota_period(config));
     let (high, low) =
         (number(config.image_gc_high_threshold_percent), number(config.image_gc_low_threshold_percent));
     between(&mut found, "imageGCHighThresholdPercent (--image-gc-high-threshold)", high, 0, 100);

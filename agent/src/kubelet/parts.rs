@@ -235,13 +235,14 @@ impl Parts<'_> {
         pods: watch::Receiver<Arc<[PodHandle]>>,
         statics: watch::Receiver<status::Statics>,
     ) -> watch::Receiver<Reported> {
+        let resizes = wiring::resizes_pod_level(self.config);
         let (told, _) = status::publish(status::StatusSources {
             client: self.clients.as_ref().map(|clients| clients.statuses.clone()),
             pace: self.clients.as_ref().map(|clients| clients.pace.clone()).unwrap_or_default(),
             seen,
             pods,
             statics,
-            form: convert::status,
+            form: if resizes { convert::status } else { convert::status_without_pod_level },
             metrics: self.deps.metrics.clone(),
         });
         told

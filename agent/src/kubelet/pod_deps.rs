@@ -195,6 +195,7 @@ impl Setup<'_> {
             (info.cpu, info.memory, info.ephemeral) = (cpu, memory, ephemeral);
         }
         info.cluster_domain.clone_from(&facts.cluster_domain);
+        info.no_pod_level = self.given.no_pod_level;
         Ok((info, cpu))
     }
 

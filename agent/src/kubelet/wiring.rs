@@ -40,6 +40,9 @@ use k8s_openapi::api::core::v1::Taint;
 
 use super::pod_deps::Tuning;
 
+/// The gate, and the feature that a node declares.
+const POD_LEVEL_RESIZE: &str = "InPlacePodLevelResourcesVerticalScaling";
+
 /// What runs below the kubelet, by its names.
 pub(super) fn system_version() -> SystemVersion {
     let (kernel, os_image) = registration::machine::of_system();
@@ -114,6 +117,7 @@ pub(super) fn parse_node_overrides(
 ) -> Result<NodeOverrides, Error> {
     let (ips, _) = node_ips(&flags.node_ip)?;
     Ok(NodeOverrides {
+        no_pod_level: !is_open("PodLevelResources", config),
         limited_swap: config.memory_swap.swap_behavior == "LimitedSwap",
         name: Some(name.to_owned()),
         resolv_conf: config.resolv_conf.as_ref().map(PathBuf::from),
@@ -275,8 +279,8 @@ pub(super) fn registration(
         lease_seconds: config.node_lease_duration_seconds,
         max_images: config.node_status_max_images.unwrap_or_default(),
         kubelet_version: version::KUBELET.to_owned(),
-        declared_features: declared_features(),
-        web_sockets: Gates::default().enabled(WEB_SOCKETS, &config.feature_gates),
+        declared_features: declared_features(config),
+        web_sockets: is_open(WEB_SOCKETS, config),
     })
 }
 
@@ -313,7 +317,7 @@ pub(super) fn eviction(config: &KubeletConfiguration) -> Result<eviction::Policy
 
 /// Whether the pod resources API has pods that are over in its lists.
 pub(super) fn lists_ended_pods(config: &KubeletConfiguration) -> bool {
-    !Gates::default().enabled("KubeletPodResourcesListUseActivePods", &config.feature_gates)
+    !is_open("KubeletPodResourcesListUseActivePods", config)
 }
 
 /// How long a shutdown of the machine waits for pods; none where it does not.
@@ -322,13 +326,20 @@ pub(super) fn shutdown(config: &KubeletConfiguration) -> Option<shutdown::Shutdo
 }
 
 /// What a scheduler may count on beyond what every 1.36 node does.
-fn declared_features() -> Vec<String> {
-    let all = [
-        "InPlacePodLevelResourcesVerticalScaling",
-        "InPlacePodVerticalScalingInitContainers",
-        "RestartAllContainersOnContainerExits",
-    ];
-    all.map(str::to_owned).to_vec()
+fn declared_features(config: &KubeletConfiguration) -> Vec<String> {
+    let all =
+        [POD_LEVEL_RESIZE, "InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits"];
+    let open = |name: &&str| *name != POD_LEVEL_RESIZE || resizes_pod_level(config);
+    all.into_iter().filter(open).map(str::to_owned).collect()
+}
+
+/// Whether what pods ask for as a whole can change while they run, and is told in their statuses.
+pub(super) fn resizes_pod_level(config: &KubeletConfiguration) -> bool {
+    is_open(POD_LEVEL_RESIZE, config)
+}
+
+fn is_open(gate: &str, config: &KubeletConfiguration) -> bool {
+    Gates::default().enabled(gate, &config.feature_gates)
 }
 
 /// Addresses, and the words that are none: upstream passes those over.
@@ -384,6 +395,7 @@ pub(super) fn admission(config: &KubeletConfiguration) -> Result<NodeSettings, E
             static_cpu: config.cpu_manager_policy == "static",
             static_memory: config.memory_manager_policy == "Static",
             limited_swap: config.memory_swap.swap_behavior == "LimitedSwap" && node::can_limit_swap(),
+            no_pod_level: !resizes_pod_level(config),
         },
     })
 }
@@ -448,7 +460,7 @@ pub(super) fn server(config: &KubeletConfiguration, root_dir: &Path) -> gantry_s
             enable_debug_flags_handler: on(config.enable_debug_flags_handler),
         },
         stream_idle: config.streaming_connection_idle_timeout.duration(),
-        web_sockets: Gates::default().enabled(WEB_SOCKETS, &config.feature_gates),
+        web_sockets: is_open(WEB_SOCKETS, config),
         node_logs: PathBuf::from("/var/log"),
         pod_logs: PathBuf::from(&config.pod_logs_dir),
         checkpoints: root_dir.join("checkpoints"),

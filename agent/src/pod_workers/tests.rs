@@ -199,6 +199,7 @@ mod described {
     use super::*;
     use crate::admission::Node;
     use crate::devices::DeviceManager;
+    use crate::node::NodeInfo;
     use crate::pod::last::Last;
 
     fn asks(name: &str, uid: &str, cpu: i64) -> PodUpdate {
@@ -365,6 +366,28 @@ mod described {
             (Phase::Failed, "SupplementalGroupsPolicyNotSupported")
         );
         assert_eq!(machine.runtime.residue(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_pods_ask_for_as_a_whole_is_refused_where_its_gate_is_closed() {
+        let machine = WorkersFixture::new();
+        let mut agent = machine.agent(vec![]);
+        agent.deps.node = Arc::new(NodeInfo { no_pod_level: true, ..NodeInfo::clone(&agent.deps.node) });
+        let (mut asks, mut empty) = (named("a", "a-1"), named("b", "b-1"));
+        let limits = BTreeMap::from([("cpu".to_owned(), "1".to_owned())]);
+        asks.resources = Some(Requirements { limits, ..Requirements::default() });
+        empty.resources = Some(Requirements::default());
+        agent.take(vec![PodUpdate::from(asks), empty.into()], SourcesReady::ALL);
+        let status = over(&find(&agent, "a-1")).await;
+        assert_eq!(
+            (status.phase, status.api_reason.as_str(), status.api_message.as_str()),
+            (
+                Phase::Failed,
+                "PodLevelResourcesNotSupported",
+                "Pod was rejected: PodLevelResources feature gate is disabled"
+            )
+        );
+        running(&find(&agent, "b-1")).await;
     }
 
     #[tokio::test(start_paused = true)]

@@ -65,6 +65,16 @@ pub(crate) fn status(pod: &Pod, status: &PodStatus, base: &api::PodStatus) -> ap
     }
 }
 
+/// Where the gate `InPlacePodLevelResourcesVerticalScaling` is closed: nothing is told of the pod as a whole.
+#[must_use]
+pub(crate) fn status_without_pod_level(pod: &Pod, own: &PodStatus, base: &api::PodStatus) -> api::PodStatus {
+    let told = status(pod, own, base);
+    if own.life == Life::Waiting {
+        return told;
+    }
+    api::PodStatus { resources: None, allocated_resources: None, ..told }
+}
+
 /// A terminal phase is never left (trap 3).
 fn phase<'a>(status: &PodStatus, base: &'a api::PodStatus) -> &'a str {
     match (base.phase.as_deref(), status.phase) {

@@ -150,6 +150,17 @@ fn the_wiring_says_how_pods_are_held() {
 }
 
 #[test]
+fn the_wiring_closes_what_pods_ask_for_as_a_whole() {
+    let closed = "featureGates: {PodLevelResources: false, InPlacePodLevelResourcesVerticalScaling: false}";
+    for (text, open) in [("", true), (closed, false)] {
+        let Loaded { flags, config, .. } = loaded(text, "");
+        assert_eq!(parse_node_overrides(&flags, &config, "n").unwrap().no_pod_level, !open);
+        assert_eq!(admission(&config).unwrap().resizes.no_pod_level, !open);
+        assert_eq!(declared_features(&config).contains(&POD_LEVEL_RESIZE.to_owned()), open);
+    }
+}
+
+#[test]
 fn the_wiring_says_how_images_are_pulled() {
     let pulls_of = |text: &str, flags: &str| {
         let Loaded { flags, config, .. } = loaded(text, flags);

@@ -285,3 +285,19 @@ fn a_status_takes_few_instructions() {
         assert_eq!(status(&pod, &of, &base).container_statuses.map(|all| all.len()), Some(5));
     });
 }
+
+#[test]
+fn nothing_is_told_of_the_pod_as_a_whole_where_its_gate_is_closed() {
+    let limits = BTreeMap::from([("cpu".to_owned(), "1".to_owned())]);
+    let written = Requirements { requests: limits.clone(), limits };
+    let resources = gantry_model::allocation::resources(&written);
+    let pod = Pod { containers: vec![Container { written, resources, ..container("a") }], ..api_pod() };
+    let base = api::PodStatus { phase: Some("Running".to_owned()), ..api::PodStatus::default() };
+    let open = status(&pod, &now(vec![running("a")]), &base);
+    assert!(open.resources.is_some() && open.allocated_resources.is_some());
+    let closed = status_without_pod_level(&pod, &now(vec![running("a")]), &open);
+    let expected = api::PodStatus { resources: None, allocated_resources: None, ..open.clone() };
+    assert_eq!(closed, expected, "what an open gate told before goes");
+    let waiting = PodStatus { life: Life::Waiting, ..now(vec![]) };
+    assert_eq!(status_without_pod_level(&pod, &waiting, &open), open);
+}
