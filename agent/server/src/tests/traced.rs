@@ -3,10 +3,8 @@
 use std::net::SocketAddr;
 
 use gantry_proto::otlp::{ExportTraceServiceRequest, Span};
-use gantry_trace::endpoint::CollectorEndpoint;
-use gantry_trace::export::{self, Exporter};
-use gantry_trace::sampler::Sampler;
-use gantry_trace::span::{SpanKind, Tracer};
+use gantry_trace::export::Exporter;
+use gantry_trace::span::SpanKind;
 use gantry_trace::testing::{self, attributes, numbers};
 use tokio::sync::mpsc::UnboundedReceiver;
 
