@@ -114,6 +114,12 @@ impl CpuManager {
         self.policy.is_some()
     }
 
+    /// Whether containers with CPUs to themselves have whole cores alone (`full-pcpus-only`).
+    #[must_use]
+    pub fn gives_full_cores(&self) -> bool {
+        self.policy.as_ref().is_some_and(StaticPolicy::gives_full_cores)
+    }
+
     #[must_use]
     pub fn state(&self) -> &CpuState {
         &self.state

@@ -271,7 +271,7 @@ impl ResourceManagers {
         let (inner, pod, container) = (self.0.clone(), pod.clone(), container.clone());
         let given = tokio::task::spawn_blocking(move || {
             let given = inner.change_of(&pod, |managers| managers.cpu.allocate(&pod, &container, hint));
-            count_cpus(&inner.metrics, &given);
+            count_cpus(&inner.metrics, &given, inner.lock().cpu.gives_full_cores());
             given.map_err(of_cpus)?;
             let given = inner.change_of(&pod, |managers| managers.memory.allocate(&pod, &container, hint));
             count_memory(&inner.metrics, &given);
@@ -369,7 +369,8 @@ fn count_memory(metrics: &Metrics, given: &Result<MemoryOutcome, ChangeError<All
     metrics.memory_manager_pinning_requests.inc([]);
 }
 
-fn count_cpus(metrics: &Metrics, given: &Result<GivenCpus, ChangeError<CpuError>>) {
+/// A container that is given nothing of whole cores is one that is not aligned, whatever it was refused for.
+fn count_cpus(metrics: &Metrics, given: &Result<GivenCpus, ChangeError<CpuError>>, gives_full_cores: bool) {
     let full_cores = match given {
         Ok(GivenCpus::Shared) => return,
         Ok(GivenCpus::Kept { full_cores } | GivenCpus::New { full_cores, .. }) => *full_cores,
@@ -391,6 +392,9 @@ fn count_cpus(metrics: &Metrics, given: &Result<GivenCpus, ChangeError<CpuError>
         Err(_) => {
             metrics.cpu_manager_pinning_errors.inc([]);
             metrics.resource_manager_errors.inc(["cpu", "node"]);
+            if gives_full_cores {
+                metrics.aligned_compute_resources_failures.inc([CONTAINER, PHYSICAL_CPU]);
+            }
         }
     }
 }

@@ -86,6 +86,21 @@ fn own(cpus: &str, nodes: &str) -> Affinity {
 }
 
 #[tokio::test]
+async fn a_container_that_gets_no_whole_cores_counts_as_not_aligned() {
+    for full in [true, false] {
+        let root = tempfile::tempdir().unwrap();
+        let mut settings = settings("none");
+        settings.cpu.gates.beta = true;
+        settings.cpu.options = [("full-pcpus-only".to_owned(), full.to_string())].into();
+        let (managers, metrics) = open(root.path(), &settings);
+        give(&managers, &asking("a", 9000, GIB)).await.unwrap_err();
+        let counted = metrics.aligned_compute_resources_failures.get(["container", "physical_cpu"]);
+        assert_eq!(counted, Some(f64::from(u8::from(full))));
+        assert_eq!(metrics.cpu_manager_pinning_errors.get([]), Some(1.0));
+    }
+}
+
+#[tokio::test]
 async fn cpus_and_memory_come_from_one_node_and_outlive_the_kubelet() {
     let root = tempfile::tempdir().unwrap();
     let (managers, metrics) = open(root.path(), &settings("single-numa-node"));

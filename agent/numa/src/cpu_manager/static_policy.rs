@@ -245,6 +245,10 @@ impl StaticPolicy {
         near.map(|info| info.socket).collect()
     }
 
+    pub(super) fn gives_full_cores(&self) -> bool {
+        self.options.full_cores
+    }
+
     pub(super) fn allocate(
         &mut self,
         state: &mut CpuState,
