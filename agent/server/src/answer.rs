@@ -1,13 +1,49 @@
 //! Answers as upstream forms them. Owns their headers; never what they say. Used by all of
 //! [`super`].
 
-use axum::body::Body;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes, HttpBody};
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
+use hyper::body::{Frame, SizeHint};
 use serde::Serialize;
 
 /// An answer.
 pub(super) type Answer = Response<Body>;
+
+/// The body of an answer, and what lasts until it has been sent or given up.
+pub(super) struct KeptBody<T> {
+    body: Body,
+    _kept: T,
+}
+
+impl<T> KeptBody<T> {
+    pub(super) fn new(body: Body, kept: T) -> Self {
+        Self { body, _kept: kept }
+    }
+}
+
+impl<T: Unpin> HttpBody for KeptBody<T> {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
 
 const NOSNIFF: HeaderName = HeaderName::from_static("x-content-type-options");
 

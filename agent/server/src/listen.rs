@@ -4,14 +4,12 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::Body;
 use http::Request;
-use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -24,6 +22,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
+use super::answer::KeptBody;
 use super::ciphers;
 use super::client_ca::{TakeAny, provider};
 use super::context::ServerContext;
@@ -234,7 +233,7 @@ where
     let service = service_fn(move |request: Request<Incoming>| {
         let stream = Stream::new(open.clone());
         let answer = serve(inner.clone(), door.clone(), of(request, &admission));
-        async move { Ok::<_, Infallible>(answer.await.map(|body| Answered { body, _stream: stream })) }
+        async move { Ok::<_, Infallible>(answer.await.map(|body| KeptBody::new(body, stream))) }
     });
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
@@ -294,32 +293,6 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         self.0.send_modify(|open| *open -= 1);
-    }
-}
-
-/// What is answered on a stream.
-struct Answered {
-    body: Body,
-    _stream: Stream,
-}
-
-impl HttpBody for Answered {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 

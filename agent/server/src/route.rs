@@ -201,28 +201,48 @@ impl Route {
             | Self::Disabled(_) => String::new(),
         }
     }
+
+    /// Under which upstream's multiplexer has the handler of a path that no template fits.
+    pub(super) fn pattern(&self, path: &str) -> String {
+        let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+        match (self, parts.as_slice()) {
+            (Self::Disabled(_) | Self::MethodNotAllowed, ["debug", "pprof", ..]) => {
+                "/debug/pprof/".to_owned()
+            }
+            (Self::Disabled(_) | Self::MethodNotAllowed | Self::NotFound, [first, _, ..])
+                if SERVICES.contains(first) =>
+            {
+                format!("/{first}/")
+            }
+            _ => path.to_owned(),
+        }
+    }
+}
+
+/// First parts of paths that upstream's router has as services: below one it says itself that there is nothing.
+const SERVICES: [&str; 10] = [
+    "checkpoint",
+    "pods",
+    "stats",
+    "run",
+    "exec",
+    "attach",
+    "portForward",
+    "containerLogs",
+    "runningpods",
+    "logs",
+];
+/// Those that upstream has plain handlers for; below `debug` there is a service, too.
+const PLAIN: [&str; 6] = ["healthz", "configz", "debug", "flagz", "statusz", "metrics"];
+
+/// Whether upstream's router answers for the path, also where nothing is there.
+pub(super) fn is_of_service(path: &str) -> bool {
+    let first = path.strip_prefix('/').and_then(|rest| rest.split('/').next());
+    first.is_some_and(|first| SERVICES.contains(&first))
 }
 
 /// The label of a request's path in metrics.
 pub(super) fn bucket(path: &str) -> &'static str {
-    const KNOWN: [&str; 16] = [
-        "checkpoint",
-        "healthz",
-        "pods",
-        "stats",
-        "run",
-        "exec",
-        "attach",
-        "portForward",
-        "containerLogs",
-        "configz",
-        "runningpods",
-        "logs",
-        "debug",
-        "flagz",
-        "statusz",
-        "metrics",
-    ];
     const METRICS: [&str; 3] = ["metrics/cadvisor", "metrics/probes", "metrics/resource"];
     let rest = path.trim_start_matches('/');
     let mut parts = rest.splitn(3, '/');
@@ -233,7 +253,8 @@ pub(super) fn bucket(path: &str) -> &'static str {
             .find(|known| known.split_once('/') == Some(("metrics", second)))
             .unwrap_or("other");
     }
-    KNOWN.into_iter().find(|known| *known == first).unwrap_or("other")
+    let known = SERVICES.into_iter().chain(PLAIN);
+    known.into_iter().find(|known| *known == first).unwrap_or("other")
 }
 
 /// What `%xx` stands for; `None` when it stands for nothing, or for no UTF-8.
@@ -343,6 +364,22 @@ mod tests {
         ] {
             assert_eq!(get(path).template(), template, "{path}");
         }
+    }
+
+    #[test]
+    fn patterns_are_those_of_upstreams_multiplexer() {
+        let of = |method, path, on| route(&method, path, on).pattern(path);
+        for (path, pattern) in [
+            ("/metrics/cadvisor", "/metrics/cadvisor"),
+            ("/healthz/ping", "/healthz/ping"),
+            ("/pods/x", "/pods/"),
+        ] {
+            assert_eq!(of(Method::GET, path, Switches::ALL), pattern, "{path}");
+        }
+        assert_eq!(of(Method::POST, "/pods", Switches::ALL), "/pods");
+        assert_eq!(of(Method::POST, "/debug/pprof/heap", Switches::ALL), "/debug/pprof/");
+        assert_eq!(of(Method::GET, "/exec/a/b/c", Switches::NONE), "/exec/");
+        assert!(is_of_service("/pods/x") && !is_of_service("/metrics/x") && !is_of_service("/"));
     }
 
     #[test]

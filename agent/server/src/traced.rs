@@ -3,36 +3,19 @@
 //!
 //! Upstream's kubelet sets no propagator for this filter: a `traceparent` of the client is passed over, here as there.
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::Body;
 use gantry_trace::span::{SpanKind, TraceSpan, Tracer};
 use http::header::{HOST, USER_AGENT};
 use http::uri::Authority;
 use http::{Method, Request, StatusCode, Version};
-use hyper::body::{Frame, SizeHint};
 
-use super::answer::Answer;
+use super::answer::{Answer, KeptBody};
 use super::pending_connections::Admission;
-use super::route::Route;
+use super::route::{Route, is_of_service};
 
 /// What upstream gives as the server's address.
 const SERVER: &str = "kubelet";
 const FORWARDED_FOR: &str = "x-forwarded-for";
-/// Below these upstream's router says itself that there is nothing.
-const SERVICES: [&str; 10] = [
-    "pods",
-    "stats",
-    "run",
-    "exec",
-    "attach",
-    "portForward",
-    "containerLogs",
-    "runningpods",
-    "checkpoint",
-    "logs",
-];
 
 /// None without a tracer, and of a path that upstream's router does not have.
 pub(super) fn start(
@@ -72,7 +55,7 @@ pub(super) fn start(
     }
     span.set("url.path", path);
     span.set("network.protocol.version", version(request.version()));
-    let route = if template.is_empty() { pattern(path, route) } else { template };
+    let route = if template.is_empty() { route.pattern(path) } else { template };
     span.set("http.route", &route);
     Some(span)
 }
@@ -89,7 +72,7 @@ pub(super) fn end(span: Option<TraceSpan>, answer: Answer) -> Answer {
     if status.is_server_error() {
         span.fail("");
     }
-    answer.map(|body| Body::new(TracedBody { body, _span: span }))
+    answer.map(|body| Body::new(KeptBody::new(body, span)))
 }
 
 /// One that nobody knows counts as GET, with its own name beside it.
@@ -125,51 +108,5 @@ fn version(version: Version) -> &'static str {
         Version::HTTP_2 => "2.0",
         Version::HTTP_10 => "1.0",
         _ => "1.1",
-    }
-}
-
-fn is_of_service(path: &str) -> bool {
-    path.strip_prefix('/')
-        .and_then(|rest| rest.split('/').next())
-        .is_some_and(|first| SERVICES.contains(&first))
-}
-
-/// Under which upstream's multiplexer has the handler of a path that no template fits.
-fn pattern(path: &str, route: &Route) -> String {
-    let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
-    match (route, parts.as_slice()) {
-        (Route::Disabled(_) | Route::MethodNotAllowed, ["debug", "pprof", ..]) => "/debug/pprof/".to_owned(),
-        (Route::Disabled(_) | Route::MethodNotAllowed | Route::NotFound, [first, _, ..])
-            if SERVICES.contains(first) =>
-        {
-            format!("/{first}/")
-        }
-        _ => path.to_owned(),
-    }
-}
-
-/// What is answered within a span.
-struct TracedBody {
-    body: Body,
-    _span: TraceSpan,
-}
-
-impl HttpBody for TracedBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

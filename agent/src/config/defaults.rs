@@ -8,6 +8,8 @@ use super::fields::{Authentication, Authorization, CrashLoopBackOff, KubeletConf
 use super::gates::Gates;
 
 const MINUTE: Span = Span::seconds(60);
+/// The kernel's; the only one without the gate `CustomCPUCFSQuotaPeriod`.
+pub(super) const QUOTA_PERIOD: Span = Span(100_000_000);
 
 /// Thresholds that a configuration file without any gets.
 const EVICTION_HARD: [(&str, &str); 5] = [
@@ -121,7 +123,7 @@ impl KubeletConfiguration {
             self.pod_pids_limit = Some(-1);
         }
         some(&mut self.cpu_cfs_quota, true);
-        some(&mut self.cpu_cfs_quota_period, Span(100_000_000));
+        some(&mut self.cpu_cfs_quota_period, QUOTA_PERIOD);
         unset(&mut self.eviction_pressure_transition_period, Span::seconds(300));
         some(&mut self.merge_default_eviction_settings, false);
         some(&mut self.enforce_node_allocatable, vec!["pods".to_owned()]);

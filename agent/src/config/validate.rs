@@ -8,13 +8,11 @@ use gantry_model::go_duration::Span;
 use gantry_model::quantity::parse_milli;
 use gantry_numa::cpuset::CpuSet;
 
+use super::defaults::QUOTA_PERIOD;
 use super::fields::{KubeletConfiguration, ReservedMemory};
 use super::gates::Gates;
 use super::{KubeletFlags, refused, shutdown, spans, taint};
 use crate::config::image_verification::Policy;
-
-/// Of the kernel: the only one without the gate `CustomCPUCFSQuotaPeriod`.
-const QUOTA_PERIOD: Span = Span(100_000_000);
 
 /// What of the host a configuration is held against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
