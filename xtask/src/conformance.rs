@@ -73,10 +73,13 @@ pub(crate) struct Wanted {
     /// The VM's processors. Specs of the CPU manager want 8 and more
     #[arg(long, requires = "vm", default_value_t = 2)]
     processors: u8,
-    /// The VM's NUMA nodes, which share its processors and memory. A processor with two threads is a core then, and each
-    /// node a socket
+    /// The VM's NUMA nodes, which share its processors and memory. Each node is a socket then
     #[arg(long, requires = "vm", default_value_t = 0)]
     numa: u8,
+    /// Processors of a core, of a VM with NUMA nodes. Specs of the topology manager want 1: with 2 they expect the processor
+    /// that is reserved
+    #[arg(long, requires = "numa", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
+    threads: u8,
     /// On this host: a disk of so many GiB for the node alone, a file behind a loop device
     #[arg(long, requires = "serial", conflicts_with = "vm")]
     disk: Option<u64>,
@@ -122,6 +125,7 @@ fn list(suite: Name) -> Result<()> {
         swap: 0,
         processors: 2,
         numa: 0,
+        threads: 2,
         disk: None,
         minutes: None,
         procs: None,
@@ -208,8 +212,8 @@ fn once(
     };
     choice.write(folder)?;
     if wanted.vm {
-        let Wanted { memory, swap, processors, numa, .. } = *wanted;
-        let sizes = in_vm::VmSizes { memory, swap, processors, numa };
+        let Wanted { memory, swap, processors, numa, threads, .. } = *wanted;
+        let sizes = in_vm::VmSizes { memory, swap, processors, numa, threads };
         return SuiteRun::read(folder, in_vm::run(&called, choice, own, sizes));
     }
     let words = ["conformance-inside".into()].into_iter().chain(called.words());

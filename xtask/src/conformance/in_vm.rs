@@ -39,24 +39,27 @@ pub(super) struct VmSizes {
     pub(super) processors: u8,
     /// 0: the machine has none to tell of.
     pub(super) numa: u8,
+    /// Of a core.
+    pub(super) threads: u8,
 }
 
 impl VmSizes {
     /// qemu's words for the NUMA nodes.
     ///
     /// # Errors
-    /// When processors cannot be shared so that each node has whole cores of two threads.
+    /// When processors cannot be shared so that each node has whole cores.
     fn numa_words(self) -> Result<Vec<String>> {
-        let Self { memory, processors, numa, .. } = self;
+        let Self { memory, processors, numa, threads, .. } = self;
         if numa == 0 {
             return Ok(Vec::new());
         }
         let each = processors / numa;
-        if each < 2 || each % 2 != 0 || each * numa != processors {
-            bail!("--numa {numa} wants --processors that are a multiple of {}", u16::from(numa) * 2);
+        if each < threads || each % threads != 0 || each * numa != processors {
+            let least = u16::from(numa) * u16::from(threads);
+            bail!("--numa {numa} --threads {threads} want --processors that are a multiple of {least}");
         }
         // The later -smp is the one that counts.
-        let smp = format!("{processors},sockets={numa},cores={},threads=2", each / 2);
+        let smp = format!("{processors},sockets={numa},cores={},threads={threads}", each / threads);
         let mut words = vec!["-smp".to_owned(), smp];
         for node in 0..numa {
             let size = memory / u32::from(numa);
