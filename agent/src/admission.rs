@@ -135,7 +135,6 @@ pub(crate) fn label(reason: &str) -> &str {
 /// # Errors
 /// The first thing that stands against it.
 pub(crate) fn admit<'a>(pod: &Pod, others: &[&'a Pod], node: &Node) -> Result<Room<'a>, Rejection> {
-    node.sysctls.check(pod)?;
     if !labels::runs_linux(pod) {
         let message = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label";
         return Err(Rejection::new("PodOSSelectorNodeLabelDoesNotMatch", message));

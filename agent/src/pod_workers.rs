@@ -440,8 +440,11 @@ impl PodWorkers {
         let counts = |other: &&&PodHandle| other.is_active() && !other.is_leaving();
         let active: Vec<&PodHandle> = others.iter().filter(counts).copied().collect();
         let pods: Vec<&Pod> = active.iter().map(|other| self.resizes.counted(other)).collect();
-        let admission::Room { victims, lacking } =
-            admission::admit(pod, &pods, &self.without_devices(pod, node))?;
+        node.sysctls.check(pod)?;
+        let room = admission::admit(pod, &pods, &self.without_devices(pod, node));
+        // The managers' reason comes before another, as upstream.
+        let first = |other| self.deps.managers.ask(pod, &self.deps.devices).err().unwrap_or(other);
+        let admission::Room { victims, lacking } = room.map_err(first)?;
         let victims: Vec<PodUid> = victims.into_iter().map(|pod| pod.uid.clone()).collect();
         for other in active.into_iter().filter(|other| victims.contains(&other.pod.uid)) {
             self.deps.metrics.preemptions.inc([&lacking]);

@@ -4,10 +4,11 @@
 //! container may run), by [`crate::pod_workers`] (who follows what is shared) and by the server of pod resources.
 //!
 //! hints of all managers → merged by the topology manager ([`align`]) → devices → CPUs and memory, written down before they
-//! count ([`accounts`]).
+//! count ([`accounts`]). Of a pod that is refused for something else it is asked what they would say ([`ask`]).
 
 mod accounts;
 mod align;
+mod ask;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -219,6 +220,11 @@ impl ResourceManagers {
         given
     }
 
+    /// What is given at this moment.
+    fn now(&self) -> Managers {
+        self.0.lock().clone()
+    }
+
     async fn give_all(
         &self,
         pod: &Pod,
@@ -229,7 +235,7 @@ impl ResourceManagers {
         // What runs is where it is.
         let topology = topology.filter(|_| !runs);
         let of_pod = match topology.filter(|topology| topology.scope() == TopologyScope::Pod) {
-            Some(topology) => Some(self.align_pod(topology, pod, devices)?),
+            Some(topology) => Some(self.align_pod((topology, &self.now()), pod, devices)?),
             None => None,
         };
         let mut reusable = Reusable::new();
@@ -238,7 +244,8 @@ impl ResourceManagers {
                 (None, _) => TopologyHint::default(),
                 (Some(_), Some(hint)) => hint,
                 (Some(topology), None) => {
-                    self.align_container(topology, pod, container, devices, &reusable)?
+                    let with = (topology, &self.now());
+                    self.align_container(with, pod, container, devices, &reusable)?
                 }
             };
             if !runs {

@@ -51,7 +51,7 @@ impl Allowed {
         Ok(Self { unsafe_too })
     }
 
-    pub(super) fn check(&self, pod: &Pod) -> Result<(), Rejection> {
+    pub(crate) fn check(&self, pod: &Pod) -> Result<(), Rejection> {
         for (name, _) in &pod.security.sysctls {
             if let Some(why) = self.forbids(pod, &normal(name)) {
                 let message = format!("forbidden sysctl: {why}");

@@ -235,6 +235,25 @@ impl SharedManagers {
         Ok(done)
     }
 
+    /// Counts what a container is given: CPUs, then memory.
+    ///
+    /// # Errors
+    /// Of the first that is refused, in upstream's words.
+    pub(super) fn count_both(
+        &self,
+        cpus: Result<GivenCpus, ChangeError<CpuError>>,
+        memory: impl FnOnce() -> Result<MemoryOutcome, ChangeError<AllocateError>>,
+    ) -> Result<(), Rejection> {
+        count_cpus(&self.metrics, &cpus, self.lock().cpu.gives_full_cores());
+        cpus.map_err(of_cpus)?;
+        let memory = memory();
+        count_memory(&self.metrics, &memory);
+        memory.map(drop).map_err(|why| match why {
+            ChangeError::Refused(why) => unexpected(&why.to_string()),
+            ChangeError::Unwritten(why) | ChangeError::Over(why) => unexpected(&why),
+        })
+    }
+
     fn save(&self, before: &Managers, next: &Managers) -> Result<(), String> {
         let Some(root) = &self.root else { return Ok(()) };
         let failed =
@@ -251,7 +270,7 @@ impl SharedManagers {
     }
 }
 
-enum ChangeError<E> {
+pub(super) enum ChangeError<E> {
     Refused(E),
     Unwritten(String),
     /// The pod is.
@@ -270,14 +289,9 @@ impl ResourceManagers {
         }
         let (inner, pod, container) = (self.0.clone(), pod.clone(), container.clone());
         let given = tokio::task::spawn_blocking(move || {
-            let given = inner.change_of(&pod, |managers| managers.cpu.allocate(&pod, &container, hint));
-            count_cpus(&inner.metrics, &given, inner.lock().cpu.gives_full_cores());
-            given.map_err(of_cpus)?;
-            let given = inner.change_of(&pod, |managers| managers.memory.allocate(&pod, &container, hint));
-            count_memory(&inner.metrics, &given);
-            given.map(drop).map_err(|why| match why {
-                ChangeError::Refused(why) => unexpected(&why.to_string()),
-                ChangeError::Unwritten(why) | ChangeError::Over(why) => unexpected(&why),
+            let cpus = inner.change_of(&pod, |managers| managers.cpu.allocate(&pod, &container, hint));
+            inner.count_both(cpus, || {
+                inner.change_of(&pod, |managers| managers.memory.allocate(&pod, &container, hint))
             })
         });
         given.await.unwrap_or_else(|died| Err(unexpected(&died.to_string())))

@@ -5,7 +5,7 @@ use gantry_model::pod::{Container, Pod};
 use gantry_numa::hint::{Hints, TopologyHint};
 use gantry_numa::topology_manager::{AFFINITY_ERROR_MESSAGE, AFFINITY_ERROR_REASON, TopologyManager};
 
-use super::ResourceManagers;
+use super::{Managers, ResourceManagers};
 use crate::admission::Rejection;
 use crate::devices::{DeviceManager, Reusable};
 
@@ -15,31 +15,26 @@ pub(super) const NUMA_NODE: &str = "numa_node";
 impl ResourceManagers {
     pub(super) fn align_container(
         &self,
-        topology: &TopologyManager,
+        (topology, managers): (&TopologyManager, &Managers),
         pod: &Pod,
         container: &Container,
         devices: &DeviceManager,
         reusable: &Reusable,
     ) -> Result<TopologyHint, Rejection> {
         let of_devices = devices.hints(pod, container, reusable, topology.nodes());
-        let (of_cpus, of_memory) = {
-            let managers = self.0.lock();
-            (managers.cpu.hints(pod, container), managers.memory.hints_of_container(pod, container))
-        };
+        let of_cpus = managers.cpu.hints(pod, container);
+        let of_memory = managers.memory.hints_of_container(pod, container);
         self.merge(topology, "container", &[of_devices, of_cpus, of_memory])
     }
 
     pub(super) fn align_pod(
         &self,
-        topology: &TopologyManager,
+        (topology, managers): (&TopologyManager, &Managers),
         pod: &Pod,
         devices: &DeviceManager,
     ) -> Result<TopologyHint, Rejection> {
         let of_devices = devices.hints_of_pod(pod, topology.nodes());
-        let (of_cpus, of_memory) = {
-            let managers = self.0.lock();
-            (managers.cpu.hints_of_pod(pod), managers.memory.hints_of_pod(pod))
-        };
+        let (of_cpus, of_memory) = (managers.cpu.hints_of_pod(pod), managers.memory.hints_of_pod(pod));
         self.merge(topology, "pod", &[of_devices, of_cpus, of_memory])
     }
 

@@ -248,3 +248,35 @@ async fn another_policys_checkpoint_stops_the_kubelet() {
         )
     );
 }
+
+/// Upstream asks the managers before it looks at the node's room: a pod without it is counted, and nothing is given.
+#[tokio::test]
+async fn a_pod_that_the_node_has_no_room_for_is_counted_and_given_nothing() {
+    let (unfit, unaligned) = ("UnexpectedAdmissionError", "TopologyAffinityError");
+    for (topology, gib, reason) in [("none", 20, unfit), ("single-numa-node", 10, unaligned)] {
+        let root = tempfile::tempdir().unwrap();
+        let (managers, metrics) = open(root.path(), &settings(topology));
+        let (ask, devices) =
+            (|pod: &Pod| managers.ask(pod, &DeviceManager::default()), DeviceManager::default());
+        assert_eq!(ask(&asking("a", 100, gib * GIB)).unwrap_err().reason, reason);
+        let errors = match topology {
+            "none" => metrics.memory_manager_pinning_errors.get([]),
+            _ => metrics.topology_manager_errors.get([]),
+        };
+        assert_eq!((errors, metrics.topology_manager_requests.get([])), (Some(1.0), Some(1.0)));
+        let fits = asking("b", 2000, GIB);
+        ask(&fits).unwrap();
+        ask(&fits).unwrap();
+        assert_eq!(metrics.cpu_manager_pinning_errors.get([]), Some(0.0));
+        assert_eq!(
+            (managers.affinity(&fits.uid, "c").cpus.as_str(), managers.memory_of(&fits.uid, "c").len()),
+            ("0-7", 0)
+        );
+        // Burstable: no manager gives it anything.
+        let shares = Pod { containers: vec![container("c")], ..asking("c", 100, GIB) };
+        ask(&shares).unwrap();
+        assert_eq!(metrics.topology_manager_requests.get([]), Some(3.0));
+        managers.allocate(&fits, false, &devices).await.unwrap();
+        assert_eq!(managers.affinity(&fits.uid, "c").cpus, "1-2");
+    }
+}

@@ -3,6 +3,7 @@
 use gantry_model::pod::Container;
 
 use super::*;
+use crate::admission::Node;
 use crate::resource_managers::ResourceManagers;
 use crate::resource_managers::tests::asking;
 
@@ -78,4 +79,30 @@ async fn a_pod_that_finds_no_cpus_is_refused_in_upstreams_words() {
          available=7, which is unexpected"
     );
     assert_eq!(machine.runtime.count("run-sandbox"), 0);
+}
+
+/// Upstream asks the managers before it looks at the node's room.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_neither_the_managers_nor_the_node_have_room_for_has_the_managers_reason() {
+    let machine = WorkersFixture::new();
+    let root = tempfile::tempdir().unwrap();
+    let managers = ResourceManagers::of_test(root.path());
+    let mut agent = kubelet(&machine, managers.clone());
+    let allocatable = [("cpu", 7000), ("memory", GIB / 2), ("pods", 110)];
+    let allocatable = allocatable.map(|(name, amount)| (name.to_owned(), amount)).into();
+    let node = Node { name: "n".into(), allocatable, ..Node::default() };
+    agent.admit_by(watch::channel(Some(Arc::new(node))).1);
+    let of_api =
+        |name: &str, from: Pod| Pod { origin: Origin::Api, containers: from.containers, ..named(name, name) };
+    let large = of_api("large", asking("large", 100, 1000 * GIB));
+    let fits = of_api("fits", asking("fits", 1000, GIB));
+    agent.take(vec![PodUpdate::from(large), fits.clone().into()], SourcesReady::ALL);
+    let [large, small] = &agent.pods()[..] else { panic!("two pods") };
+    let status = large.wait(|status| status.phase == Phase::Failed).await;
+    let words = "Allocate failed due to [memorymanager] ";
+    assert_eq!(status.api_reason, "UnexpectedAdmissionError");
+    assert!(status.api_message.contains(words), "{}", status.api_message);
+    let status = small.wait(|status| status.phase == Phase::Failed).await;
+    assert_eq!(status.api_reason, "OutOfmemory", "the managers have room for it");
+    assert_eq!(managers.affinity(&fits.uid, "c").cpus, "0-7");
 }
