@@ -4,13 +4,14 @@
 //! (docs/adr/0044-an-owner-of-csi-volumes.md).
 //!
 //! who is registered: [`drivers`] · what it is asked: [`driver`] · what the cluster is told: [`node_info`] · whose turn it
-//! is: [`owner`] · what is next: [`volume`] (pure) · how many volumes the node takes: [`allocatable`] · with which label: [`label`] (pure) · what that does: [`steps`] · whether it grows: [`expand`] (pure) · what is kept: [`files`], of devices [`block`]
+//! is: [`owner`] · what is next: [`volume`] (pure) · how many volumes the node takes: [`allocatable`] · with which label: [`label`] (pure) · what that does: [`steps`] · whether it grows: [`expand`] (pure) · what its claim is told of that: [`expander`] · what is kept: [`files`], of devices [`block`]
 
 pub(crate) mod allocatable;
 mod block;
 mod driver;
 pub(crate) mod drivers;
 pub(crate) mod expand;
+pub(crate) mod expander;
 #[cfg(test)]
 pub(crate) mod fake;
 pub(crate) mod files;

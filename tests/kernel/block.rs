@@ -37,6 +37,14 @@ impl Disk {
         ensure!(output.status.success(), "losetup: {}", String::from_utf8_lossy(&output.stderr));
         Ok(Self(String::from_utf8(output.stdout)?.trim().into()))
     }
+
+    /// Its file has become larger.
+    pub(crate) fn grow(&self, file: &Path, bytes: u64) -> Result<()> {
+        fs::File::options().write(true).open(file)?.set_len(bytes)?;
+        let status = Command::new("losetup").arg("--set-capacity").arg(&self.0).status()?;
+        ensure!(status.success(), "losetup: {status}");
+        Ok(())
+    }
 }
 
 impl Drop for Disk {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use gantry_agent::api::fake::FakeApi;
-use gantry_agent::api::{Claim, PersistentSource, PersistentVolume};
+use gantry_agent::api::{Claim, ClaimSize, PersistentSource, PersistentVolume};
 use gantry_agent::manifest;
 use gantry_agent::volumes::Volumes;
 use gantry_agent::volumes::host::HostVolumes;
@@ -38,7 +38,12 @@ spec: {securityContext: {fsGroup: 4444}, containers: [{name: c, image: i}]}
 fn objects(folder: &Path) -> Arc<FakeApi> {
     let api = Arc::new(FakeApi::default());
     api.put_claim("c", Claim { volume: "pv".into(), bound: true, uid: "u".into(), ..Claim::default() });
-    let volume = PersistentVolume {
+    api.put_volume("pv", persistent(folder));
+    api
+}
+
+fn persistent(folder: &Path) -> PersistentVolume {
+    PersistentVolume {
         uid: "pv-uid".into(),
         source: PersistentSource::Local {
             path: folder.to_string_lossy().into_owned(),
@@ -50,9 +55,7 @@ fn objects(folder: &Path) -> Arc<FakeApi> {
         access_mode: "RWO",
         affinity: None,
         capacity: String::new(),
-    };
-    api.put_volume("pv", volume);
-    api
+    }
 }
 
 /// An API server's pods alone have claims.
@@ -202,6 +205,44 @@ fn a_local_disk_is_formatted_once_mounted_for_all_pods_and_taken_off_with_the_la
     runtime.block_on(own.set_up(other))?;
     ensure!(fs::read_to_string(fixture.volume_of(other)?.join("file"))? == "x", "it was formatted once");
     runtime.block_on(own.tear_down(&other.uid))?;
+    fixture.until_taken_off()
+}
+
+/// While a pod has it, and before one gets it.
+#[test]
+fn a_local_disk_grows_with_its_persistent_volume() -> Result<()> {
+    let fixture = DiskFixture::new()?;
+    let one = fixture.pods.first().context("a pod")?;
+    let (api, file) = (objects(&fixture.disk.0), fixture.root.path().join("disk.img"));
+    let (own, runtime) = (volumes(&fixture.kubelet()?, &api), &fixture.runtime);
+    let claim = |capacity: &str| {
+        let size = ClaimSize { capacity: capacity.into(), requested: "16Mi".into(), ..ClaimSize::default() };
+        Claim { volume: "pv".into(), bound: true, uid: "u".into(), size, ..Claim::default() }
+    };
+    let bytes = || -> Result<u64> {
+        let found = rustix::fs::statvfs(fixture.disk_place()?)?;
+        Ok(found.f_blocks * found.f_frsize)
+    };
+    api.put_claim("c", claim("16Mi"));
+    runtime.block_on(own.set_up(one))?;
+    let first = bytes()?;
+    for (capacity, told) in [("24Mi", 1), ("32Mi", 2)] {
+        fixture.disk.grow(&file, u64::try_from(gantry_model::quantity::parse_units(capacity)?)?)?;
+        let before = bytes()?;
+        let volume = PersistentVolume { capacity: capacity.into(), ..persistent(&fixture.disk.0) };
+        api.put_volume("pv", volume);
+        if capacity == "32Mi" {
+            runtime.block_on(own.tear_down(&one.uid))?;
+            fixture.until_taken_off()?;
+        }
+        runtime.block_on(own.set_up(one))?;
+        ensure!(bytes()? > before && bytes()? > first, "{capacity}: {} bytes of {before}", bytes()?);
+        let patches = api.claim_patches();
+        let (_, last) = patches.last().context("the claim is told")?;
+        ensure!(patches.len() == told && last["status"]["capacity"]["storage"] == capacity, "{patches:?}");
+        api.put_claim("c", claim(capacity));
+    }
+    runtime.block_on(own.tear_down(&one.uid))?;
     fixture.until_taken_off()
 }
 

@@ -39,13 +39,18 @@ pub(crate) enum GrowthFailure {
     InUse,
 }
 
+/// What is remembered of a volume's growth.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct GrowthHistory {
+    /// Its driver does not make it larger while it is in use.
+    pub(crate) keeps_size: bool,
+    /// It was to be made larger, and that has failed.
+    pub(super) failed: bool,
+}
+
 /// A volume that is to grow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Expansion {
-    /// Of the claim.
-    pub(crate) namespace: String,
-    /// Of the claim.
-    pub(crate) claim: String,
     /// Of the claim: one that has changed meanwhile is not written over.
     version: String,
     /// As the API writes it.
@@ -59,20 +64,14 @@ pub(crate) struct Expansion {
 }
 
 impl Expansion {
-    /// Of the claim of that namespace and name, which is bound to that volume; none when nothing is to be done.
-    pub(crate) fn of(
-        (namespace, claim): (&str, &str),
-        size: &ClaimSize,
-        volume: &PersistentVolume,
-    ) -> Option<Self> {
+    /// Of a claim of that size, which is bound to that volume; none when nothing is to be done.
+    pub(crate) fn of(size: &ClaimSize, volume: &PersistentVolume) -> Option<Self> {
         let is_tracked = !size.status.is_empty() || !size.allocated.is_empty();
         let target = if is_tracked { &size.allocated } else { &volume.capacity };
         let [is, of_volume, bytes] =
             [&size.capacity, &volume.capacity, target].map(|amount| parse_units(amount).unwrap_or(0));
         let may = !is_tracked || [PENDING, IN_PROGRESS].contains(&size.status.as_str());
         (is < of_volume && bytes > is && may).then(|| Self {
-            namespace: namespace.to_owned(),
-            claim: claim.to_owned(),
             version: size.version.clone(),
             size: target.clone(),
             bytes,
@@ -172,7 +171,7 @@ mod tests {
     }
 
     fn of(size: &ClaimSize, capacity: &str) -> Option<Expansion> {
-        Expansion::of(("ns", "data"), size, &volume(capacity))
+        Expansion::of(size, &volume(capacity))
     }
 
     #[test]

@@ -36,7 +36,7 @@ use crate::attachments::{Attachments, InUse};
 use crate::block::BlockKernel;
 use crate::events::VolumeNotes;
 use crate::timeline::Span;
-pub(crate) use told::{MountError, Retry, Wait, timed_out};
+pub(crate) use told::{MountError, Retry, Wait, reason_of, timed_out};
 use told::{Stages, Waits, refusal};
 
 /// How long a pod's turn waits for the controller; then the pod asks again.
@@ -312,26 +312,6 @@ impl CsiVolumes {
                 return Ok((key, volume));
             }
         }
-    }
-
-    /// As upstream: a pod that has just got the volume does not run before it is large enough, and gets it anew.
-    async fn grow(
-        &self,
-        volume: &mut Volume,
-        wanted: &WantedVolume,
-        pod: &Pod,
-        is_new: bool,
-    ) -> Result<(), StepError> {
-        let step = if is_new { wanted.expand_step() } else { steps::EXPAND_IN_USE };
-        if wanted.read_only {
-            self.refuse_growth(wanted, &pod.uid, is_new);
-            return Ok(());
-        }
-        let grown = self.expand(volume, wanted, pod, step).await;
-        if is_new && grown.is_err() {
-            volume.doubt(&pod.uid);
-        }
-        grown
     }
 
     /// Until the node's status says that the volume is in use and attached.

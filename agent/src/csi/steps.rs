@@ -28,16 +28,16 @@ const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 pub(super) const ATTACH: &str = "MountVolume.WaitForAttach";
 pub(super) const STAGE: &str = "MountVolume.MountDevice";
 pub(super) const PUBLISH: &str = "MountVolume.SetUp";
-const EXPAND: &str = "MountVolume.Setup";
+pub(crate) const EXPAND: &str = "MountVolume.Setup";
 const ATTACH_BLOCK: &str = "MapVolume.WaitForAttach";
 const STAGE_BLOCK: &str = "MapVolume.SetUpDevice";
 const PUBLISH_BLOCK: &str = "MapVolume.MapPodDevice";
-const EXPAND_BLOCK: &str = "MapVolume.MarkVolumeAsMounted";
+pub(crate) const EXPAND_BLOCK: &str = "MapVolume.MarkVolumeAsMounted";
 /// Another pod has the volume with another label, or has it mounted so yet.
 pub(super) const LABEL: &str = "AddPodToVolume";
 pub(super) const OTHER_LABEL: &str = "PodExistsInVolume";
 /// Of a pod that has the volume already.
-pub(super) const EXPAND_IN_USE: &str = "NodeExpandVolume.NodeExpandVolume";
+pub(crate) const EXPAND_IN_USE: &str = "NodeExpandVolume.NodeExpandVolume";
 
 /// A volume that a pod wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,6 +137,12 @@ pub(crate) fn unmounted(own_name: &str, unprocessed: &str, why: &str) -> String 
     )
 }
 
+/// As upstream tells of a step of the volume of that name.
+pub(crate) fn tell(step: &str, volume: &str, why: &str) -> String {
+    let meanwhile = if [EXPAND, EXPAND_BLOCK].contains(&step) { " while expanding volume" } else { "" };
+    format!("{step} failed{meanwhile} for volume {volume:?} : {why}")
+}
+
 /// A step that has failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StepError {
@@ -157,9 +163,7 @@ impl StepError {
             let unprocessed = if self.step == LABEL { own_name } else { "" };
             return unmounted(own_name, unprocessed, &self.why);
         }
-        let meanwhile =
-            if [EXPAND, EXPAND_BLOCK].contains(&self.step) { " while expanding volume" } else { "" };
-        format!("{} failed{meanwhile} for volume {volume:?} : {}", self.step, self.why)
+        tell(self.step, volume, &self.why)
     }
 
     fn of(step: &'static str, error: &CallError) -> Self {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use gantry_model::pod::PodUid;
 
+use super::expand::GrowthHistory;
 use super::label::VolumeLabel;
 
 /// How far the device is, which is mounted once for all pods where the driver stages volumes.
@@ -104,10 +105,7 @@ pub(super) struct Volume {
     label: VolumeLabel,
     /// Nobody has it any more: whoever waited for a turn looks for it anew.
     pub(super) gone: bool,
-    /// Its driver does not make it larger while it is in use.
-    pub(super) keeps_size: bool,
-    /// It was to be made larger, and that has failed.
-    pub(super) growth_failed: bool,
+    pub(super) growth: GrowthHistory,
 }
 
 impl Volume {

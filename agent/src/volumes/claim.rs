@@ -27,12 +27,7 @@ pub(super) enum VolumeBacking {
     /// The folder, or what is on the disk, is bound below the pod's volumes, where other agents look for it.
     Local(Box<LocalVolume>),
     /// The device is mapped for the pod, as a device.
-    LocalBlock {
-        /// Absolute.
-        path: PathBuf,
-        /// Of the PersistentVolume.
-        volume: String,
-    },
+    LocalBlock(Box<LocalVolume>),
     /// A driver mounts it below the pod's volumes, or makes a device of it.
     Csi(Box<WantedVolume>),
     /// A target's disk, bound below the pod's volumes, or mapped as a device.
@@ -41,7 +36,7 @@ pub(super) enum VolumeBacking {
     Nfs(Box<NfsMount>),
 }
 
-/// A folder of the node, or a disk with a file system.
+/// A folder or a disk of the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LocalVolume {
     /// Absolute.
@@ -56,13 +51,31 @@ pub(super) struct LocalVolume {
     pub(super) options: Vec<String>,
     /// The pod asks for that.
     pub(super) read_only: bool,
+    /// Which pods have it by.
+    pub(super) claim: Option<WantedClaim>,
+}
+
+impl LocalVolume {
+    /// Its claim waits for that, and its pod may write to it.
+    pub(super) fn may_grow(&self) -> bool {
+        !self.read_only && self.claim.as_ref().is_some_and(|claim| claim.expansion.is_some())
+    }
 }
 
 impl VolumeBacking {
+    /// Where the claim's size counts.
+    fn claim_mut(&mut self) -> Option<&mut Option<WantedClaim>> {
+        match self {
+            Self::Csi(wanted) => Some(&mut wanted.claim),
+            Self::Local(of) | Self::LocalBlock(of) => Some(&mut of.claim),
+            Self::HostPath { .. } | Self::Iscsi(_) | Self::Nfs(_) => None,
+        }
+    }
+
     /// It is a device, not a folder.
     pub(super) fn is_block(&self) -> bool {
         match self {
-            Self::LocalBlock { .. } => true,
+            Self::LocalBlock(_) => true,
             Self::Csi(wanted) => wanted.block,
             Self::Iscsi(disk) => disk.block,
             Self::HostPath { .. } | Self::Local(_) | Self::Nfs(_) => false,
@@ -112,8 +125,8 @@ pub(super) async fn find(
         }
         VolumeBacking::Iscsi(disk) => disk.of.read_only = read_only,
         VolumeBacking::Nfs(wanted) => wanted.read_only = read_only,
-        VolumeBacking::Local(of) => of.read_only = read_only,
-        VolumeBacking::HostPath { .. } | VolumeBacking::LocalBlock { .. } => {}
+        VolumeBacking::Local(of) | VolumeBacking::LocalBlock(of) => of.read_only = read_only,
+        VolumeBacking::HostPath { .. } => {}
     }
     Ok(bound)
 }
@@ -167,16 +180,14 @@ async fn backing(api: &dyn Api, pod: &Pod, claim: &str, found: &Claim) -> Result
         )));
     }
     let mut place = backing_of(name, &volume, found.block).map_err(failed)?;
-    if let VolumeBacking::Csi(wanted) = &mut place {
-        let of = (pod.namespace.as_str(), claim);
-        let expansion = Expansion::of(of, &found.size, &volume);
-        wanted.claim = Some(WantedClaim {
+    if let Some(wanted) = place.claim_mut() {
+        *wanted = Some(WantedClaim {
             namespace: pod.namespace.clone(),
             name: claim.to_owned(),
             uid: found.uid.clone(),
             outgrown: Expansion::is_outgrown(&found.size, &volume),
             size: found.size.clone(),
-            expansion,
+            expansion: Expansion::of(&found.size, &volume),
         });
     }
     Ok(BoundVolume {
@@ -195,23 +206,22 @@ fn backing_of(name: &str, of: &PersistentVolume, block: bool) -> Result<VolumeBa
     match &of.source {
         PersistentSource::HostPath { .. } if block => Err(no_devices(name, "hostPath")),
         PersistentSource::Nfs(_) if block => Err(no_devices(name, "nfs")),
-        PersistentSource::Local { path, .. } if block => {
-            Ok(VolumeBacking::LocalBlock { path: PathBuf::from(path), volume: name.to_owned() })
-        }
         PersistentSource::HostPath { path, kind, .. } => {
             let kind = HostPathType::NAMES.iter().find(|(name, _)| name == kind).map(|(_, kind)| *kind);
             let kind = kind.ok_or_else(|| format!("PV {name:?} has an unknown hostPath type"))?;
             Ok(VolumeBacking::HostPath { path: PathBuf::from(path), kind })
         }
         PersistentSource::Local { path, fs_type, mount_options } => {
-            Ok(VolumeBacking::Local(Box::new(LocalVolume {
+            let local = Box::new(LocalVolume {
                 path: PathBuf::from(path),
                 name: name.to_owned(),
                 uid: uid.clone(),
                 fs_type: fs_type.clone(),
                 options: mount_options.clone(),
                 read_only: false,
-            })))
+                claim: None,
+            });
+            Ok(if block { VolumeBacking::LocalBlock(local) } else { VolumeBacking::Local(local) })
         }
         PersistentSource::Csi(source) => Ok(VolumeBacking::Csi(Box::new(WantedVolume {
             name: name.to_owned(),
@@ -258,8 +268,8 @@ mod tests {
     use gantry_model::pod::volume::{Propagation, RecursiveReadOnly, SubPath, VolumeDevice, VolumeMount};
 
     use super::*;
-    use crate::api::PersistentVolume;
     use crate::api::fake::FakeApi;
+    use crate::api::{ClaimSize, PersistentVolume};
     use crate::pod::tests::pod;
 
     async fn of_claim(api: &FakeApi, claim: ClaimRef) -> Result<BoundVolume, String> {
@@ -278,6 +288,26 @@ mod tests {
     fn local() -> PersistentVolume {
         let (fs_type, mount_options) = ("xfs".to_owned(), vec!["noatime".to_owned()]);
         of(PersistentSource::Local { path: "/data".into(), fs_type, mount_options })
+    }
+
+    /// What comes of it, by [`usable`].
+    fn found_local() -> LocalVolume {
+        LocalVolume {
+            path: "/data".into(),
+            name: "pv".into(),
+            uid: "pv-uid".into(),
+            fs_type: "xfs".into(),
+            options: vec!["noatime".into()],
+            read_only: false,
+            claim: Some(WantedClaim {
+                namespace: "default".into(),
+                name: "c".into(),
+                uid: "u".into(),
+                outgrown: false,
+                size: ClaimSize::default(),
+                expansion: None,
+            }),
+        }
     }
 
     fn host(kind: &str) -> PersistentSource {
@@ -301,15 +331,7 @@ mod tests {
         let api = FakeApi::default();
         api.put_claim("c", usable());
         api.put_volume("pv", local());
-        let local = VolumeBacking::Local(Box::new(LocalVolume {
-            path: "/data".into(),
-            name: "pv".into(),
-            uid: "pv-uid".into(),
-            fs_type: "xfs".into(),
-            options: vec!["noatime".into()],
-            read_only: false,
-        }));
-        assert_eq!(named(&api).await.unwrap().place, local);
+        assert_eq!(named(&api).await.unwrap().place, VolumeBacking::Local(Box::new(found_local())));
         api.put_volume("pv", of(host("Directory")));
         let host = VolumeBacking::HostPath { path: "/h".into(), kind: HostPathType::Directory };
         assert_eq!(named(&api).await.unwrap().place, host);
@@ -320,8 +342,7 @@ mod tests {
         let api = FakeApi::default();
         api.put_claim("c", Claim { block: true, ..usable() });
         api.put_volume("pv", local());
-        let device = VolumeBacking::LocalBlock { path: "/data".into(), volume: "pv".into() };
-        assert_eq!(named(&api).await.unwrap().place, device);
+        assert_eq!(named(&api).await.unwrap().place, VolumeBacking::LocalBlock(Box::new(found_local())));
         api.put_volume("pv", of(host("")));
         assert!(named(&api).await.unwrap_err().contains("of kind hostPath, which has no block devices"));
         let told = |block, volume: &str| {

@@ -28,6 +28,10 @@ pub(super) struct DiskPrograms {
     pub(super) fsck: HostProgram,
     /// The kind of the file system is added to its last word.
     pub(super) mkfs: HostProgram,
+    /// Those that make a file system as large as its disk.
+    pub(super) resize2fs: HostProgram,
+    pub(super) xfs_growfs: HostProgram,
+    pub(super) btrfs: HostProgram,
 }
 
 impl Default for DiskPrograms {
@@ -36,6 +40,9 @@ impl Default for DiskPrograms {
             blkid: HostProgram::new(&["blkid"], LOOK),
             fsck: HostProgram::new(&["fsck"], PATIENCE),
             mkfs: HostProgram::new(&["mkfs."], PATIENCE),
+            resize2fs: HostProgram::new(&["resize2fs"], PATIENCE),
+            xfs_growfs: HostProgram::new(&["xfs_growfs"], PATIENCE),
+            btrfs: HostProgram::new(&["btrfs"], PATIENCE),
         }
     }
 }
@@ -149,6 +156,34 @@ impl DiskPrograms {
             format!(
                 "format of disk {device:?} failed: type:({kind:?}) target:(\"{target}\") options:(\"{options}\") errcode:({why}) output:({output}) "
             )
+        })
+    }
+
+    /// Makes the file system as large as the disk, which is mounted at `place`. An empty disk has none yet.
+    ///
+    /// # Errors
+    /// In upstream's words.
+    pub(super) async fn grow(&self, device: &Path, place: &Path) -> Result<(), String> {
+        let (device, place) = (device.display().to_string(), place.display().to_string());
+        let found = self
+            .format_of(&device)
+            .await
+            .map_err(|why| format!("ResizeFS.Resize - error checking format for device {device}: {why}"))?;
+        let Some(kind) = found else { return Ok(()) };
+        let (program, name, arguments, what): (_, _, &[&str], _) = match kind.as_str() {
+            "ext3" | "ext4" => (&self.resize2fs, "resize2fs", &[&device], &device),
+            "xfs" => (&self.xfs_growfs, "xfs_growfs", &["-d", &place], &place),
+            "btrfs" => (&self.btrfs, "btrfs", &["filesystem", "resize", "max", &place], &place),
+            _ => {
+                return Err(format!(
+                    "ResizeFS.Resize - resize of format {kind} is not supported for device {device} mounted at {place}"
+                ));
+            }
+        };
+        let arguments: Vec<String> = arguments.iter().map(|word| (*word).to_owned()).collect();
+        let resized = program.run(name, &arguments).await;
+        resized.map(drop).map_err(|ProgramFailure { why, output, .. }| {
+            format!("resize of device {what} failed: {why}. {name} output: {output}")
         })
     }
 

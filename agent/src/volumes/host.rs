@@ -24,6 +24,7 @@ mod failures;
 mod iscsi;
 mod local;
 mod local_disk;
+mod local_growth;
 mod nfs;
 mod served;
 mod waits;
@@ -69,6 +70,7 @@ use claims::{Failed, Writers};
 use failures::{MissingVolume, mismatch_note};
 use iscsi::IscsiParts;
 use local_disk::LocalDisks;
+use local_growth::LocalGrowth;
 use served::ServedParts;
 use waits::Waits;
 use words::{read_words, words_below, words_path};
@@ -106,6 +108,7 @@ pub struct HostVolumes {
     turns: Turns,
     disk_programs: DiskPrograms,
     local_disks: LocalDisks,
+    local_growth: LocalGrowth,
     /// None where the node has no SELinux.
     labels: Option<LabelPolicy>,
 }
@@ -150,6 +153,7 @@ impl HostVolumes {
             turns: Turns::default(),
             disk_programs: DiskPrograms::default(),
             local_disks: LocalDisks::default(),
+            local_growth: LocalGrowth::default(),
             labels,
         }
     }
@@ -233,8 +237,8 @@ impl HostVolumes {
                     mounting.push(Box::pin(self.mount_iscsi(pod, volume, wanted, begun)));
                     continue;
                 }
-                Ok(Ready { place: Some(VolumeBacking::LocalBlock { path, volume }), .. }) => {
-                    self.map_local(pod, &path, &volume).await
+                Ok(Ready { place: Some(VolumeBacking::LocalBlock(of)), .. }) => {
+                    self.map_local(pod, &of).await
                 }
                 Ok(Ready { place: Some(VolumeBacking::Local(of)), .. }) => self.mount_local(pod, &of).await,
                 Ok(ready) => self.apply(pod, &folder, ready).await.map_err(Failed::from),
@@ -262,7 +266,7 @@ impl HostVolumes {
                 Some(VolumeBacking::HostPath { path, kind }) => host_path::check(&path, kind),
                 Some(
                     VolumeBacking::Local(_)
-                    | VolumeBacking::LocalBlock { .. }
+                    | VolumeBacking::LocalBlock(_)
                     | VolumeBacking::Csi(_)
                     | VolumeBacking::Iscsi(_)
                     | VolumeBacking::Nfs(_),
@@ -298,11 +302,12 @@ fn path_of(pod_folder: &Path, volume: &Volume, place: Option<&VolumeBacking>) ->
     let (plugin, name) = match (&volume.source, place) {
         (VolumeSource::HostPath { path, .. }, _) => return Ok(PathBuf::from(path)),
         (VolumeSource::Claim { .. }, Some(VolumeBacking::HostPath { path, .. })) => return Ok(path.clone()),
-        (VolumeSource::Claim { .. }, Some(VolumeBacking::Local(of))) => (LOCAL, &of.name),
         (VolumeSource::Claim { .. }, Some(place)) if place.is_block() => {
             return Err(format!("volume {:?} is a block device", volume.name));
         }
-        (VolumeSource::Claim { .. }, Some(VolumeBacking::LocalBlock { volume, .. })) => (LOCAL, volume),
+        (VolumeSource::Claim { .. }, Some(VolumeBacking::Local(of) | VolumeBacking::LocalBlock(of))) => {
+            (LOCAL, &of.name)
+        }
         (VolumeSource::Claim { .. }, Some(VolumeBacking::Csi(wanted))) => {
             return Ok(pod_folder.join("volumes").join(CSI).join(&wanted.name).join("mount"));
         }
@@ -469,7 +474,7 @@ impl Volumes for HostVolumes {
             VolumeBacking::Local(of) => Some(of.name),
             // Its driver knows how full it is; a look at a server's file system may never end.
             VolumeBacking::HostPath { .. }
-            | VolumeBacking::LocalBlock { .. }
+            | VolumeBacking::LocalBlock(_)
             | VolumeBacking::Csi(_)
             | VolumeBacking::Iscsi(_)
             | VolumeBacking::Nfs(_) => None,

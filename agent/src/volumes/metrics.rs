@@ -30,7 +30,7 @@ fn plugin(volume: &Volume, place: Option<&VolumeBacking>) -> Option<String> {
         (VolumeSource::EmptyDir { .. }, _) => "kubernetes.io/empty-dir",
         (VolumeSource::HostPath { .. }, _)
         | (VolumeSource::Claim { .. }, Some(VolumeBacking::HostPath { .. })) => "kubernetes.io/host-path",
-        (VolumeSource::Claim { .. }, Some(VolumeBacking::Local(_) | VolumeBacking::LocalBlock { .. })) => {
+        (VolumeSource::Claim { .. }, Some(VolumeBacking::Local(_) | VolumeBacking::LocalBlock(_))) => {
             "kubernetes.io/local-volume"
         }
         (VolumeSource::Claim { .. } | VolumeSource::Migrated(_), Some(VolumeBacking::Csi(wanted))) => {

@@ -7,17 +7,16 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use gantry_failpoint::failpoint;
 use gantry_model::pod::usage::VolumeUsage;
 use gantry_model::pod::{Pod, PodUid};
 use tokio::time::timeout;
 
-use super::{CsiVolumes, Slot};
-use crate::csi::expand::{Expansion, GrowthFailure};
+use super::{CsiVolumes, OwnerParts, Slot};
+use crate::csi::expand::Expansion;
+use crate::csi::expander::Expander;
 use crate::csi::files::DevicePlace;
-use crate::csi::steps::{PUBLISH, StepError, WantedClaim, WantedVolume};
+use crate::csi::steps::{EXPAND_IN_USE, PUBLISH, StepError, WantedVolume};
 use crate::csi::volume::Volume;
-use crate::events::{ClaimIdentity, Kind, Note};
 
 /// Upstream asks at each sync of the pod, which is about once a minute.
 const EVERY: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 60_000 });
@@ -120,7 +119,7 @@ impl CsiVolumes {
     /// A pod of the volume, when its claim waits for this node.
     async fn grows(&self, Slot { driver, claim, pods, turn, .. }: Slot) -> Option<PodUid> {
         let ((namespace, name), pod) = (claim?, pods.into_keys().next()?);
-        if turn.try_lock().is_ok_and(|volume| volume.keeps_size) {
+        if turn.try_lock().is_ok_and(|volume| volume.growth.keeps_size) {
             return None;
         }
         // One that does not answer is asked again, and told of by whoever needs it.
@@ -136,87 +135,32 @@ impl CsiVolumes {
 }
 
 impl CsiVolumes {
-    /// Tells of a volume that would have grown if the pod could write to it. Upstream looks when the pod gets it.
-    pub(super) fn refuse_growth(&self, wanted: &WantedVolume, pod: &PodUid, is_new: bool) {
-        let Some(claim) = wanted.claim.as_ref().filter(|claim| is_new && claim.outgrown) else { return };
-        let message = format!(
-            "MountVolume.NodeExpandVolume failed for volume {:?} requested read-only file system",
-            wanted.name
-        );
-        self.tell_growth(pod, claim, Kind::Warning, ("FileSystemResizeFailed", message));
-    }
-
-    /// Of the pod and of its claim.
-    fn tell_growth(
-        &self,
-        pod: &PodUid,
-        claim: &WantedClaim,
-        kind: Kind,
-        (reason, message): (&'static str, String),
-    ) {
-        let WantedClaim { namespace, name, uid, .. } = claim.clone();
-        self.shared.notes.add_of_claim(
-            pod,
-            ClaimIdentity { namespace, name, uid },
-            Note::pod(kind, reason, message),
-        );
-    }
-
     /// Makes a volume larger whose claim waits for that. A pod that starts waits for it; one that runs goes on.
-    pub(super) async fn expand(
+    pub(super) async fn grow(
         &self,
         volume: &mut Volume,
         wanted: &WantedVolume,
         pod: &Pod,
-        step: &'static str,
+        is_new: bool,
     ) -> Result<(), StepError> {
-        let Some(claim) = wanted.claim.as_ref().filter(|_| !volume.keeps_size) else { return Ok(()) };
-        let Some(expansion) = &claim.expansion else { return Ok(()) };
-        let api = &self.shared.api;
-        let patch = async |words: &str, patch| {
-            let told = api.patch_claim_status(&expansion.namespace, &expansion.claim, patch).await;
-            let failed = format!("{words}patchPVCStatus failed to patch PVC {:?}: ", expansion.claim);
-            told.map_err(|error| StepError::before(step, format!("{failed}{}", error.message)))
-        };
-        if let Some(progress) = expansion.progress(&claim.size) {
-            patch("", progress).await?;
-            failpoint!("csi.growth-begun");
-        }
-        let grown = self.steps().expand(wanted, pod, expansion.bytes).await;
-        failpoint!("csi.grown");
-        let Err(error) = grown else {
-            volume.growth_failed = false;
-            let message = format!(
-                "MountVolume.NodeExpandVolume succeeded for volume {:?} {}",
-                wanted.name, self.shared.node
-            );
-            self.tell_growth(&pod.uid, claim, Kind::Normal, ("FileSystemResizeSuccessful", message));
-            let words = match expansion.is_tracked() {
-                true => "mountVolume.NodeExpandVolume update pvc status failed: ",
-                false => "mountVolume.NodeExpandVolume update PVC status failed : ",
-            };
-            patch(words, expansion.success()).await?;
-            failpoint!("csi.growth-told");
+        let Some(claim) = &wanted.claim else { return Ok(()) };
+        let OwnerParts { api, notes, node, .. } = &*self.shared;
+        let expander = Expander::new(api.clone(), notes.clone(), node);
+        if wanted.read_only {
+            if is_new {
+                expander.refuse(claim, &wanted.name, &pod.uid);
+            }
             return Ok(());
-        };
-        if expansion.is_tracked() && error.failure != GrowthFailure::Away {
-            let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-            let failure = expansion.failure(&error, volume.growth_failed, &now);
-            volume.growth_failed = true;
-            if let Err(StepError { why, .. }) = patch("", failure).await {
-                tracing::error!(claim = expansion.claim, why, "a claim is not told that it cannot grow");
-            }
         }
-        match error.failure {
-            GrowthFailure::InUse => {
-                volume.keeps_size = true;
-                let (claim, why) = (&expansion.claim, error.why);
-                tracing::warn!(claim, why, "a volume does not grow while it is in use");
-                Ok(())
-            }
-            // As upstream: an older resizer waits for no node whose driver cannot.
-            GrowthFailure::Unsupported if !expansion.is_tracked() => Ok(()),
-            _ => Err(StepError::before(step, error.why)),
+        let Some(expansion) = &claim.expansion else { return Ok(()) };
+        let steps = self.steps();
+        let by_driver = steps.expand(wanted, pod, expansion.bytes);
+        let grown = expander.expand((claim, &wanted.name), &pod.uid, &mut volume.growth, by_driver).await;
+        if is_new && grown.is_err() {
+            // As upstream: a pod that has just got the volume does not run before it is large enough, and gets it anew.
+            volume.doubt(&pod.uid);
         }
+        let step = if is_new { wanted.expand_step() } else { EXPAND_IN_USE };
+        grown.map_err(|why| StepError::before(step, why))
     }
 }

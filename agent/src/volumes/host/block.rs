@@ -16,11 +16,12 @@ use gantry_model::pod::volume::{VolumeDevice, VolumeSource};
 use gantry_model::pod::{Container, Pod, PodUid};
 
 use super::super::MappedDevice;
-use super::super::claim::VolumeBacking;
+use super::super::claim::{LocalVolume, VolumeBacking};
 use super::claims::Failed;
 use super::{HostVolumes, LOCAL, blocking};
 use crate::block::{self, BlockMap, FOLDER};
 use crate::csi::owner::CsiVolumes;
+use crate::csi::steps::{EXPAND_BLOCK, EXPAND_IN_USE};
 use crate::events::{Kind, Note};
 
 impl HostVolumes {
@@ -37,18 +38,24 @@ impl HostVolumes {
         }
     }
 
-    pub(super) async fn map_local(&self, pod: &Pod, path: &Path, volume: &str) -> Result<(), Failed> {
-        let (map, kernel, device) = (self.local_map(&pod.uid, volume), self.blocks.clone(), path.to_owned());
-        let of = map.clone();
-        let mapped = blocking(move || match of.is_mapped(kernel.as_ref())? {
+    pub(super) async fn map_local(&self, pod: &Pod, of: &LocalVolume) -> Result<(), Failed> {
+        let (map, kernel, device) =
+            (self.local_map(&pod.uid, &of.name), self.blocks.clone(), of.path.clone());
+        let this = map.clone();
+        let mapped = blocking(move || match this.is_mapped(kernel.as_ref())? {
             true => Ok(false),
-            false => of.map(&device, kernel.as_ref()).map(|()| true),
+            false => this.map(&device, kernel.as_ref()).map(|()| true),
         });
         let step = "MapVolume.MapBlockVolume";
-        if mapped.await.map_err(|why| Failed::Of { step, volume: volume.to_owned(), why })? {
-            self.tell_map(&pod.uid, volume, &map);
+        let is_new = mapped.await.map_err(|why| Failed::Of { step, volume: of.name.clone(), why })?;
+        if is_new {
+            self.tell_map(&pod.uid, &of.name, &map);
         }
-        Ok(())
+        if !is_new && !of.may_grow() {
+            return Ok(());
+        }
+        let step = if is_new { EXPAND_BLOCK } else { EXPAND_IN_USE };
+        self.grow_local(pod, of, None, step).await
     }
 
     /// As upstream tells it, twice.
@@ -118,7 +125,7 @@ impl HostVolumes {
         let missing = || format!("cannot find volume {name:?} to pass into container {:?}", container.name);
         let volume = pod.volumes.iter().find(|volume| volume.name == *name).ok_or_else(missing)?;
         let link = match self.place_of(&pod.uid, name) {
-            Some(VolumeBacking::LocalBlock { volume, .. }) => self.local_map(&pod.uid, &volume).link,
+            Some(VolumeBacking::LocalBlock(of)) => self.local_map(&pod.uid, &of.name).link,
             Some(VolumeBacking::Csi(wanted)) if wanted.block => {
                 self.csi_places().map(&pod.uid, &wanted.name).link
             }

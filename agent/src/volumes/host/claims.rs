@@ -12,13 +12,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use gantry_model::pod::volume::{ClaimRef, Volume};
 use gantry_model::pod::{Pod, PodUid};
 
+use super::super::FAILED_MOUNT;
 use super::super::claim::{self, BoundVolume, VolumeBacking};
 use super::super::removal::Mounts;
-use super::super::{FAILED_MAP, FAILED_MOUNT};
 use super::{HostVolumes, LOCAL, blocking, mounts};
 use crate::admission;
 use crate::csi::label::WantedLabel;
-use crate::csi::steps::unmounted;
+use crate::csi::owner::reason_of;
+use crate::csi::steps::{self, unmounted};
 
 pub(super) const IN_USE: &str =
     "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
@@ -46,9 +47,7 @@ impl Failed {
     /// Of the event that tells it.
     pub(super) fn reason(&self) -> &'static str {
         match self {
-            Self::Of { step, .. } if step.starts_with("MapVolume.") && !step.contains("NodeAffinity") => {
-                FAILED_MAP
-            }
+            Self::Of { step, .. } if !step.contains("NodeAffinity") => reason_of(step),
             _ => FAILED_MOUNT,
         }
     }
@@ -57,7 +56,7 @@ impl Failed {
     pub(super) fn told(&self, name: &str) -> String {
         match self {
             Self::SetUp(why) => format!("MountVolume.SetUp failed for volume {name:?} : {why}"),
-            Self::Of { step, volume, why } => format!("{step} failed for volume {volume:?} : {why}"),
+            Self::Of { step, volume, why } => steps::tell(step, volume, why),
             Self::Unprocessed(why) => unmounted(name, name, why),
         }
     }
@@ -163,7 +162,7 @@ impl HostVolumes {
     async fn reserve(&self, uid: &PodUid, found: &BoundVolume) -> Result<bool, String> {
         let (below, name) = match &found.place {
             VolumeBacking::Local(of) => (self.pods.clone(), of.name.clone()),
-            VolumeBacking::LocalBlock { volume, .. } => (self.local_devices().join(volume), volume.clone()),
+            VolumeBacking::LocalBlock(of) => (self.local_devices().join(&of.name), of.name.clone()),
             // The owner of disks sees to these himself.
             VolumeBacking::HostPath { .. }
             | VolumeBacking::Csi(_)
@@ -195,9 +194,7 @@ impl HostVolumes {
             VolumeBacking::Iscsi(disk) => {
                 self.served.is_mounted(&self.iscsi_target(&pod.uid, &disk.name)).await
             }
-            VolumeBacking::LocalBlock { volume, .. } => {
-                Ok(self.local_map(&pod.uid, volume).link.is_symlink())
-            }
+            VolumeBacking::LocalBlock(of) => Ok(self.local_map(&pod.uid, &of.name).link.is_symlink()),
             VolumeBacking::Local(of) => self.has_local(&pod.uid, &of.name).await,
         }
     }

@@ -81,8 +81,8 @@ impl HostVolumes {
                     None => Ok(None),
                 }
             }
-            (Some(VolumeBacking::LocalBlock { volume, .. }), _) => {
-                device_usage(self.local_map(uid, &volume).point()).await
+            (Some(VolumeBacking::LocalBlock(of)), _) => {
+                device_usage(self.local_map(uid, &of.name).point()).await
             }
             _ => Ok(None),
         }

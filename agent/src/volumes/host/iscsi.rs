@@ -439,6 +439,7 @@ impl HostVolumes {
     /// The folders of disks cannot be listed.
     pub fn begin(&self) -> Result<(), String> {
         self.leave_local_disks(self.list_local_disks()?);
+        self.watch_local_growth();
         for place in iscsi::list_disks(&self.plugins)? {
             // Never by a file: what is mounted there is the pods', and its target may be dead.
             let names = iscsi::unique_names(&place);

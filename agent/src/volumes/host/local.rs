@@ -14,6 +14,7 @@ use super::super::claim::LocalVolume;
 use super::super::ownership_progress::GroupChange;
 use super::claims::Failed;
 use super::{HostVolumes, LOCAL, blocking, make_folder, mounts};
+use crate::csi::steps::{EXPAND, EXPAND_IN_USE};
 use crate::events::{Kind, Note};
 
 /// How a folder came to a pod.
@@ -41,7 +42,8 @@ impl HostVolumes {
 
     /// The folder, or what is on the disk, as the pod's volume.
     pub(super) async fn mount_local(&self, pod: &Pod, of: &LocalVolume) -> Result<(), Failed> {
-        if self.has_local(&pod.uid, &of.name).await? {
+        let has = self.has_local(&pod.uid, &of.name).await?;
+        if has && !of.may_grow() {
             return Ok(());
         }
         let of_device = |why| Failed::Of { step: "MountVolume.MountDevice", volume: of.name.clone(), why };
@@ -51,12 +53,18 @@ impl HostVolumes {
         // The second pod waits for the first, as upstream.
         let turn = self.turns.of(&folder);
         let _turn = turn.lock().await;
+        let place = is_disk.then_some(folder.as_path());
+        if has {
+            return self.grow_local(pod, of, place, EXPAND_IN_USE).await;
+        }
         if is_disk {
             self.mount_local_disk(of, &folder).await.map_err(|failure| {
                 self.tell_mismatch(&pod.uid, (&of.name, &of.uid), &failure);
                 of_device(failure.why)
             })?;
         }
+        // Before it is bound: a pod has no volume that is too small.
+        self.grow_local(pod, of, place, EXPAND).await?;
         self.bind_local(pod, of, folder).await.map_err(Failed::SetUp)
     }
 

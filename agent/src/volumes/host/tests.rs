@@ -4,6 +4,7 @@ mod block;
 mod iscsi;
 mod labels;
 mod local_disk;
+mod local_growth;
 mod migrated;
 mod nfs;
 
@@ -323,6 +324,7 @@ fn what_is_behind_a_volume_is_told_when_a_folder_is_mounted() {
             fs_type: String::new(),
             options: Vec::new(),
             read_only: false,
+            claim: None,
         }))
     };
     let whole = super::VolumeBacking::HostPath { path: "/disk".into(), kind: HostPathType::Unset };

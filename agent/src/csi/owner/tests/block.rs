@@ -190,7 +190,7 @@ async fn a_device_grows_and_its_driver_tells_how_full_it_is() {
         affinity: None,
         capacity: "2Ki".to_owned(),
     };
-    let expansion = Expansion::of(("default", "data"), &size, &volume);
+    let expansion = Expansion::of(&size, &volume);
     let claim = WantedClaim {
         namespace: "default".to_owned(),
         name: "data".to_owned(),

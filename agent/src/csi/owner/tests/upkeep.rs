@@ -112,7 +112,7 @@ pub(super) fn growing(status: &str) -> WantedVolume {
         affinity: None,
         capacity: "2Ki".to_owned(),
     };
-    let expansion = Expansion::of(("default", "data"), &size, &volume);
+    let expansion = Expansion::of(&size, &volume);
     let claim = WantedClaim {
         namespace: "default".to_owned(),
         name: "data".to_owned(),
@@ -226,7 +226,7 @@ async fn a_claim_of_an_older_resizer_is_told_of_no_failure() {
         affinity: None,
         capacity: "2Ki".to_owned(),
     };
-    claim.expansion = Expansion::of(("default", "data"), &claim.size, &volume);
+    claim.expansion = Expansion::of(&claim.size, &volume);
     wanted.claim = Some(claim);
     bed.mount(&pod, &wanted).await.unwrap();
     assert_eq!(told(&bed), Vec::<serde_json::Value>::new(), "its driver cannot, and that is no failure");

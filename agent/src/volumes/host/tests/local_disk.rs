@@ -26,6 +26,7 @@ impl LocalFixture {
             fs_type: String::new(),
             options,
             read_only: false,
+            claim: None,
         };
         let place = machine.place.volumes.disk_place("pv");
         Self { machine, volume, place }

@@ -54,6 +54,9 @@ const FSCK: &str = "echo fsck \"$@\" >>ROOT/calls
 const MKFS: &str = "echo mkfs.ext4 \"$@\" >>ROOT/calls
 echo TYPE=ext4 >ROOT/found
 ";
+const RESIZE: &str = "echo $(basename $0) \"$@\" >>ROOT/calls
+[ ! -e ROOT/resize.sh ] || . ROOT/resize.sh
+";
 /// The last two words are what is mounted, and where.
 const MOUNT: &str = "echo mount \"$@\" >>ROOT/calls
 [ ! -e ROOT/mount.sh ] || . ROOT/mount.sh
@@ -77,7 +80,7 @@ rmdir ROOT/lock
 /// See the module.
 pub(in super::super) struct IscsiFixture {
     pub(in super::super) place: VolumeFixture,
-    pub(super) blocks: FakeBlocks,
+    pub(in super::super) blocks: FakeBlocks,
 }
 
 /// Of the machine that the folder is in.
@@ -133,6 +136,9 @@ impl IscsiFixture {
             blkid: self.program("blkid", BLKID),
             fsck: self.program("fsck", FSCK),
             mkfs: self.program("mkfs.", ""),
+            resize2fs: self.program("resize2fs", RESIZE),
+            xfs_growfs: self.program("xfs_growfs", RESIZE),
+            btrfs: self.program("btrfs", RESIZE),
         };
         next.iscsi.host = IscsiHost {
             iscsiadm: self.program("iscsiadm", ISCSIADM),
