@@ -10,6 +10,7 @@
     reason = "all of this program is tests, its helpers too"
 )]
 
+mod apparmor;
 mod attach;
 mod block;
 mod cdi;

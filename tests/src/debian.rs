@@ -226,6 +226,15 @@ pub fn iscsi_tree(to: &Path) -> Result<()> {
     Ok(std::os::unix::fs::symlink("../../bin/udevadm", &udevd)?)
 }
 
+/// A folder with AppArmor's parser, and with what profiles include.
+///
+/// # Errors
+/// As [`fetch`].
+pub fn apparmor_tree(to: &Path) -> Result<()> {
+    closure::fetch_alone("apparmor", &["apparmor"], &folder())?;
+    extract(&closure::list_cached("apparmor", &folder())?, to)
+}
+
 /// Downloads packages without what they depend on, unless they are there, as the list `name`.
 ///
 /// # Errors

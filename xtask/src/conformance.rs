@@ -80,6 +80,9 @@ pub(crate) struct Wanted {
     /// that is reserved
     #[arg(long, requires = "numa", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
     threads: u8,
+    /// With AppArmor's parser in the VM, and a name of the node by which upstream's suite knows that
+    #[arg(long, requires = "vm")]
+    apparmor: bool,
     /// On this host: a disk of so many GiB for the node alone, a file behind a loop device
     #[arg(long, requires = "serial", conflicts_with = "vm")]
     disk: Option<u64>,
@@ -126,6 +129,7 @@ fn list(suite: Name) -> Result<()> {
         processors: 2,
         numa: 0,
         threads: 2,
+        apparmor: false,
         disk: None,
         minutes: None,
         procs: None,
@@ -212,9 +216,9 @@ fn once(
     };
     choice.write(folder)?;
     if wanted.vm {
-        let Wanted { memory, swap, processors, numa, threads, .. } = *wanted;
-        let sizes = in_vm::VmSizes { memory, swap, processors, numa, threads };
-        return SuiteRun::read(folder, in_vm::run(&called, choice, own, sizes));
+        let Wanted { memory, swap, processors, numa, threads, apparmor, .. } = *wanted;
+        let machine = in_vm::MachineSpec { memory, swap, processors, numa, threads, apparmor };
+        return SuiteRun::read(folder, in_vm::run(&called, choice, own, machine));
     }
     let words = ["conformance-inside".into()].into_iter().chain(called.words());
     SuiteRun::read(folder, cell::run_again(words, own))

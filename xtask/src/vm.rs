@@ -3,6 +3,7 @@
 //! outlives it; or systemd as init. Owns the boot and how it ends; never touches the host's network or disks. Called by
 //! the tiers.
 
+pub(crate) mod apparmor;
 pub(crate) mod disk;
 mod iscsi;
 mod kernel_package;
@@ -174,7 +175,7 @@ pub(crate) fn tests(programs: &Path, filter: Option<&str>, machine: VmKind) -> R
     let (mut cpio, binaries) = payload(&kernel::KERNEL, programs)?;
     add_criu(&mut cpio)?;
     if machine == VmKind::Small {
-        add_storage(&mut cpio)?;
+        add_small(&mut cpio)?;
     }
     match filter {
         Some(filter) => checked_boot(cpio, &script(&binaries, &[filter.to_owned()]), machine, None, End::Off),
@@ -186,7 +187,7 @@ pub(crate) fn tests(programs: &Path, filter: Option<&str>, machine: VmKind) -> R
 pub(crate) fn tests_and_reboots(programs: &Path) -> Result<Counts> {
     let (mut cpio, binaries) = payload(&kernel::KERNEL, programs)?;
     add_criu(&mut cpio)?;
-    add_storage(&mut cpio)?;
+    add_small(&mut cpio)?;
     let tests = by_modules(programs, &cpio, &binaries, VmKind::Small)?.into_iter().map(|job| {
         let repeated = move || {
             let counts = job()?;
@@ -333,10 +334,11 @@ fn payload(targets: &[&str], programs: &Path) -> Result<(Cpio, Vec<String>)> {
     Ok((cpio, names))
 }
 
-/// Servers of volumes and their clients.
-fn add_storage(cpio: &mut Cpio) -> Result<()> {
+/// Servers of volumes and their clients, and AppArmor where one test finds it.
+fn add_small(cpio: &mut Cpio) -> Result<()> {
     nfs::add(cpio)?;
-    iscsi::add(cpio)
+    iscsi::add(cpio)?;
+    apparmor::add(cpio, "/gantry/apparmor")
 }
 
 /// A criu that finds its libraries, out of the way of those who want a machine without.

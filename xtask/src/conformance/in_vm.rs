@@ -20,7 +20,7 @@ use gantry_tests::place;
 use super::call::{Called, LONGEST};
 use super::suites::Choice;
 use crate::cpio::Cpio;
-use crate::vm::{self, Hardware, VmKind, disk};
+use crate::vm::{self, Hardware, VmKind, apparmor, disk};
 use crate::{build, sh};
 
 /// Of `/var`: eviction specs fill 10 GiB and 200,000 inodes of it.
@@ -31,7 +31,7 @@ const MORE: u64 = 20;
 
 /// Of the machine.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct VmSizes {
+pub(super) struct MachineSpec {
     /// In MiB. Eviction and swap specs fill what is left of it.
     pub(super) memory: u32,
     /// In MiB.
@@ -41,9 +41,11 @@ pub(super) struct VmSizes {
     pub(super) numa: u8,
     /// Of a core.
     pub(super) threads: u8,
+    /// Containers are confined by AppArmor.
+    pub(super) apparmor: bool,
 }
 
-impl VmSizes {
+impl MachineSpec {
     /// qemu's words for the NUMA nodes.
     ///
     /// # Errors
@@ -82,10 +84,15 @@ const RESULTS: &str = "/results";
 /// We are root.
 const SUDO: &[u8] = b"#!/bin/sh\nexec \"$@\"\n";
 
+/// Upstream's node suite goes by the node's name: only of some it believes that they have AppArmor. The parser keeps what
+/// it has compiled.
+const OF_APPARMOR: &str = "hostname gantry-ubuntu-vm; mkdir -p /var/cache/apparmor";
+
 /// What the machine's service runs. The suite has an API server in its process, which must outlive a lack of memory.
 const SCRIPT: &str = r#"exec 2>&1
 mkdir -p RESULTS
 mount -t ext4 /dev/vda /var && mount -t ext4 /dev/vdb RESULTS || exit 1
+CONFINE
 mkdir -p /var/lib /var/log /var/tmp
 if [ -b /dev/vdc ]; then mkswap /dev/vdc >/dev/null && swapon /dev/vdc || exit 1; fi
 echo -999 >/proc/self/oom_score_adj
@@ -108,7 +115,7 @@ exit $ended
 /// # Errors
 /// When a program is missing, the machine does not come up or does not end, or something around the specs failed. What it
 /// left is in the folder then, too.
-pub(super) fn run(called: &Called, choice: &Choice, own: &Path, sizes: VmSizes) -> Result<()> {
+pub(super) fn run(called: &Called, choice: &Choice, own: &Path, machine: MachineSpec) -> Result<()> {
     let scratch = tempfile::Builder::new().prefix("gantry-vm-").tempdir()?;
     let at = |name: &str| scratch.path().join(name);
     let mut cpio = Cpio::default();
@@ -117,6 +124,9 @@ pub(super) fn run(called: &Called, choice: &Choice, own: &Path, sizes: VmSizes) 
     }
     fill(own, &at("var/suite"), &mut cpio)?;
     tools(&mut cpio, scratch.path())?;
+    if machine.apparmor {
+        apparmor::add(&mut cpio, "")?;
+    }
     choice.write(&at("given"))?;
     let (var, results) = (at("var.img"), at("results.img"));
     disk::ext4_with(&at("var"), &var, VAR_BYTES, &[])?;
@@ -124,19 +134,20 @@ pub(super) fn run(called: &Called, choice: &Choice, own: &Path, sizes: VmSizes) 
     fs::remove_dir_all(at("var")).context("remove what is on the disk now")?;
     let mut devices: Vec<String> = disk::words("var", &var).into_iter().collect();
     devices.extend(disk::words("results", &results));
-    if sizes.swap > 0 {
-        disk::sparse(&at("swap.img"), sizes.swap << 20)?;
+    if machine.swap > 0 {
+        disk::sparse(&at("swap.img"), machine.swap << 20)?;
         devices.extend(disk::words("swap", &at("swap.img")));
     }
-    devices.extend(sizes.numa_words()?);
+    devices.extend(machine.numa_words()?);
     let minutes = called.minutes.unwrap_or(LONGEST) + MORE;
     let hardware = Hardware {
-        processors: sizes.processors,
-        memory_mib: sizes.memory,
+        processors: machine.processors,
+        memory_mib: machine.memory,
         deadline_seconds: minutes * 60,
         devices,
     };
-    let mut qemu = vm::node(cpio, &script(called), VmKind::Systemd, &hardware, scratch.path())?;
+    let mut qemu =
+        vm::node(cpio, &script(called, machine.apparmor), VmKind::Systemd, &hardware, scratch.path())?;
     let ran = vm::watch(&mut qemu);
     let read = disk::read(&results, &called.out);
     let (_, code) = ran?;
@@ -148,11 +159,12 @@ pub(super) fn run(called: &Called, choice: &Choice, own: &Path, sizes: VmSizes) 
     }
 }
 
-fn script(called: &Called) -> String {
+fn script(called: &Called, apparmor: bool) -> String {
     let there = Called { out: RESULTS.into(), in_vm: true, ..called.clone() };
     let words = vm::shell_words(&there.words());
     // The words last: they may hold any of the others.
     [
+        ("CONFINE", if apparmor { OF_APPARMOR } else { "" }),
         ("RESULTS", RESULTS),
         ("SYSTEMD", place::SYSTEMD),
         ("PLACE", isolation::MARK),
@@ -236,7 +248,7 @@ mod tests {
             in_vm: false,
             flags: vec!["--it's=HOME".into()],
         };
-        let script = script(&called);
+        let script = script(&called, false);
         let line = "/var/suite/bin/xtask conformance-inside 'node' '--out' '/results' '--runtime' 'gantry' \
                     '--kubelet' 'upstream' '--procs' '1' '--serial' '--minutes' '30' '--in-vm' '--' \
                     '--it'\\''s=HOME'";
