@@ -50,8 +50,6 @@ use crate::timeline::Span;
 /// Of a pod that is rejected because its volume finds no room on the node.
 pub const VOLUME_LIMIT: &str = "VolumeAttachmentLimitExceeded";
 const FAILED_MOUNT: &str = "FailedMount";
-/// Of a volume that is a device.
-const FAILED_MAP: &str = "FailedMapVolume";
 
 /// A device of a container: its path there, its path on the node, and cgroup permissions (`mrw`).
 pub type MappedDevice = (String, String, String);

@@ -12,7 +12,7 @@ use gantry_model::pod::volume::{Propagation, VolumeDevice};
 use gantry_model::pod::{Container, Pod, PodUid};
 use tokio::sync::watch;
 
-use super::{Error, FAILED_MAP, MappedDevice, MountsOf, VOLUME_LIMIT, Volumes, WordsOf};
+use super::{Error, MappedDevice, MountsOf, VOLUME_LIMIT, Volumes, WordsOf};
 use crate::events::VolumeNotes;
 
 /// Starts empty.
@@ -69,7 +69,7 @@ impl FakeVolumes {
 
     /// Setting up fails as the map of a device.
     pub fn fail_map(&self, message: &str) {
-        self.state().failure = Some(Error { reason: FAILED_MAP, ..Error::new(message) });
+        self.state().failure = Some(Error { reason: "FailedMapVolume", ..Error::new(message) });
     }
 
     /// The node takes no more volumes.

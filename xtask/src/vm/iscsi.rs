@@ -20,11 +20,12 @@ const PROGRAMS: [(&str, &str); 4] =
     [("sbin", "iscsid"), ("sbin", "iscsiadm"), ("bin", "udevadm"), ("lib/systemd", "systemd-udevd")];
 
 /// The host's, by whose names they do what is wanted: busybox's own know neither ext4 nor a probe.
-const OF_DISKS: [(&str, &str); 4] = [
+const OF_DISKS: [(&str, &str); 5] = [
     ("/usr/sbin/mke2fs", "/usr/sbin/mkfs.ext4"),
     ("/usr/sbin/e2fsck", "/usr/sbin/fsck.ext4"),
     ("/usr/sbin/fsck", "/usr/sbin/fsck"),
     ("/usr/sbin/blkid", "/usr/sbin/blkid"),
+    ("/usr/sbin/resize2fs", "/usr/sbin/resize2fs"),
 ];
 
 /// The rules that name disks. Nobody reads those of the other devices.
