@@ -4,7 +4,7 @@
 //! container may run), by [`crate::pod_workers`] (who follows what is shared) and by the server of pod resources.
 //!
 //! hints of all managers → merged by the topology manager ([`align`]) → devices → CPUs and memory, written down before they
-//! count ([`accounts`]). Of a pod that is refused for something else it is asked what they would say ([`ask`]).
+//! count ([`accounts`]). They are also asked about a pod that the node refuses for another reason ([`ask`]).
 
 mod accounts;
 mod align;
@@ -21,11 +21,10 @@ use gantry_model::pod::{Pod, PodUid};
 use gantry_numa::affinity::Affinity;
 use gantry_numa::cpu_manager::CpuManager;
 use gantry_numa::cpuset::CpuSet;
-use gantry_numa::hint::TopologyHint;
 use gantry_numa::machine::Machine;
 use gantry_numa::memory_manager::{MemoryBlock, MemoryManager, MemoryPolicy};
 use gantry_numa::node_mask::NodeMask;
-use gantry_numa::topology_manager::{TopologyManager, TopologyScope};
+use gantry_numa::topology_manager::TopologyManager;
 use tokio::sync::watch;
 
 use crate::admission::Rejection;
@@ -203,9 +202,8 @@ impl ResourceManagers {
         runs: bool,
         devices: &DeviceManager,
     ) -> Result<(), Rejection> {
-        let begun = std::time::Instant::now();
         self.0.living().insert(pod.uid.clone());
-        self.0.metrics.topology_manager_requests.inc([]);
+        let begun = self.begin_request();
         let given = match &self.0.topology {
             None => self.give_all(pod, runs, devices, None).await,
             Some(topology) => {
@@ -213,15 +211,12 @@ impl ResourceManagers {
                 self.give_all(pod, runs, devices, Some(topology)).await
             }
         };
-        if given.is_err() && self.0.topology.is_some() {
-            self.0.metrics.topology_manager_errors.inc([]);
-        }
-        self.0.metrics.topology_manager_duration.observe([], millis(begun.elapsed()));
+        self.end_request(begun, given.is_err());
         given
     }
 
     /// What is given at this moment.
-    fn now(&self) -> Managers {
+    fn snapshot(&self) -> Managers {
         self.0.lock().clone()
     }
 
@@ -234,18 +229,13 @@ impl ResourceManagers {
     ) -> Result<(), Rejection> {
         // What runs is where it is.
         let topology = topology.filter(|_| !runs);
-        let of_pod = match topology.filter(|topology| topology.scope() == TopologyScope::Pod) {
-            Some(topology) => Some(self.align_pod((topology, &self.now()), pod, devices)?),
-            None => None,
-        };
+        let of_pod = self.align_pod((topology, &self.snapshot()), pod, devices)?;
         let mut reusable = Reusable::new();
         for container in pod.all_containers() {
-            let hint = match (topology, of_pod) {
-                (None, _) => TopologyHint::default(),
-                (Some(_), Some(hint)) => hint,
-                (Some(topology), None) => {
-                    let with = (topology, &self.now());
-                    self.align_container(with, pod, container, devices, &reusable)?
+            let hint = match of_pod {
+                Some(hint) => hint,
+                None => {
+                    self.align_container((topology, &self.snapshot()), pod, container, devices, &reusable)?
                 }
             };
             if !runs {
@@ -267,10 +257,6 @@ impl ResourceManagers {
 /// For cpuset.mems.
 fn list(nodes: NodeMask) -> String {
     nodes.iter().collect::<CpuSet>().to_string()
-}
-
-fn millis(took: Duration) -> f64 {
-    took.as_secs_f64() * 1000.0
 }
 
 fn unexpected(why: &str) -> Rejection {

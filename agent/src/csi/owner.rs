@@ -36,7 +36,7 @@ use crate::attachments::{Attachments, InUse};
 use crate::block::BlockKernel;
 use crate::events::VolumeNotes;
 use crate::timeline::Span;
-pub(crate) use told::{MountError, Retry, Wait, reason_of, timed_out};
+pub(crate) use told::{MountError, Retry, Wait, event_reason, timed_out};
 use told::{Stages, Waits, refusal};
 
 /// How long a pod's turn waits for the controller; then the pod asks again.

@@ -137,8 +137,8 @@ pub(crate) fn unmounted(own_name: &str, unprocessed: &str, why: &str) -> String 
     )
 }
 
-/// As upstream tells of a step of the volume of that name.
-pub(crate) fn tell(step: &str, volume: &str, why: &str) -> String {
+/// In upstream's words: a step of the volume of that name has failed.
+pub(crate) fn failure_message(step: &str, volume: &str, why: &str) -> String {
     let meanwhile = if [EXPAND, EXPAND_BLOCK].contains(&step) { " while expanding volume" } else { "" };
     format!("{step} failed{meanwhile} for volume {volume:?} : {why}")
 }
@@ -163,7 +163,7 @@ impl StepError {
             let unprocessed = if self.step == LABEL { own_name } else { "" };
             return unmounted(own_name, unprocessed, &self.why);
         }
-        tell(self.step, volume, &self.why)
+        failure_message(self.step, volume, &self.why)
     }
 
     fn of(step: &'static str, error: &CallError) -> Self {

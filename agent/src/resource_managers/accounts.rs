@@ -13,6 +13,7 @@ use gantry_base::files;
 use gantry_metrics::Metrics;
 use gantry_model::pod::{Container, Pod, PodUid};
 use gantry_numa::cpu_manager::{self, CPU_MANAGER_STATE, CpuError, CpuManager, CpuSettings, GivenCpus};
+use gantry_numa::hint::TopologyHint;
 use gantry_numa::machine::{Machine, NumaNode};
 use gantry_numa::memory_manager::{
     self, AllocateError, MemoryManager, MemoryOutcome, MemoryPolicy, MemoryReservation, NumaMemory,
@@ -21,7 +22,7 @@ use gantry_numa::node_mask::MOST_COMBINED;
 use gantry_numa::topology_manager::{NumaInfo, TopologyManager, TopologyPolicy};
 
 use super::align::NUMA_NODE;
-use super::{Managers, ResourceManagers, SharedManagers, TopologyHint, unexpected};
+use super::{Managers, ResourceManagers, SharedManagers, unexpected};
 use crate::admission::Rejection;
 
 /// `topologyManager…` of the configuration.

@@ -1,14 +1,10 @@
 //! What the managers say of a pod that the node has no room for. Upstream asks them before it looks at the rest, so a pod
 //! that both would refuse has their reason. Owns that question; nothing is given. Part of [`super::ResourceManagers`].
 
-use std::time::Instant;
-
 use gantry_model::pod::Pod;
-use gantry_numa::hint::TopologyHint;
-use gantry_numa::topology_manager::TopologyScope;
 
+use super::ResourceManagers;
 use super::accounts::ChangeError;
-use super::{ResourceManagers, millis};
 use crate::admission::Rejection;
 use crate::devices::{DeviceManager, Reusable};
 
@@ -21,30 +17,19 @@ impl ResourceManagers {
         if !self.could_give(pod) {
             return Ok(());
         }
-        let begun = Instant::now();
-        let metrics = &self.0.metrics;
-        metrics.topology_manager_requests.inc([]);
+        let begun = self.begin_request();
         let given = self.give_on_copy(pod, devices);
-        if given.is_err() && self.0.topology.is_some() {
-            metrics.topology_manager_errors.inc([]);
-        }
-        metrics.topology_manager_duration.observe([], millis(begun.elapsed()));
+        self.end_request(begun, given.is_err());
         given
     }
 
     fn give_on_copy(&self, pod: &Pod, devices: &DeviceManager) -> Result<(), Rejection> {
-        let (mut copy, topology) = (self.now(), self.0.topology.as_ref());
-        let of_pod = match topology.filter(|topology| topology.scope() == TopologyScope::Pod) {
-            Some(topology) => Some(self.align_pod((topology, &copy), pod, devices)?),
-            None => None,
-        };
+        let (mut copy, topology) = (self.snapshot(), self.0.topology.as_ref());
+        let of_pod = self.align_pod((topology, &copy), pod, devices)?;
         for container in pod.all_containers() {
-            let hint = match (topology, of_pod) {
-                (None, _) => TopologyHint::default(),
-                (Some(_), Some(hint)) => hint,
-                (Some(topology), None) => {
-                    self.align_container((topology, &copy), pod, container, devices, &Reusable::new())?
-                }
+            let hint = match of_pod {
+                Some(hint) => hint,
+                None => self.align_container((topology, &copy), pod, container, devices, &Reusable::new())?,
             };
             let cpus = copy.cpu.allocate(pod, container, hint).map_err(ChangeError::Refused);
             let memory = &mut copy.memory;

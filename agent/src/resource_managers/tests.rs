@@ -6,6 +6,7 @@ use gantry_model::pod::{Container, Requirements, Resources};
 use gantry_model::testing::{container, pod};
 use gantry_numa::cpu_manager::{CPU_MANAGER_STATE, CpuSettings};
 use gantry_numa::cpu_topology::{CpuInfo, CpuTopology};
+use gantry_numa::hint::TopologyHint;
 use gantry_numa::machine::NumaNode;
 use gantry_numa::memory_manager::{FILE as MEMORY_MANAGER_STATE, MemoryReservation};
 

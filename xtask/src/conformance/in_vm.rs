@@ -257,5 +257,27 @@ mod tests {
                            GANTRY_BIN_DIR=/var/suite/bin TMPDIR=/var/tmp GANTRY_CONFIG=";
         assert!(script.lines().any(|found| found == environment), "{script}");
         assert!(script.lines().any(|found| found == "unset GANTRY_TEST_SYSTEMD"), "{script}");
+        assert!(!script.contains("hostname") && !script.contains("CONFINE"), "{script}");
+        assert!(super::script(&called, true).lines().any(|found| found == OF_APPARMOR));
+    }
+
+    #[test]
+    fn numa_nodes_are_sockets_with_whole_cores() {
+        let machine = |processors, numa, threads| MachineSpec {
+            memory: 4096,
+            swap: 0,
+            processors,
+            numa,
+            threads,
+            apparmor: false,
+        };
+        let first = |machine: MachineSpec| machine.numa_words().map(|words| words.get(1).cloned());
+        assert_eq!(first(machine(2, 0, 2)).unwrap(), None);
+        assert_eq!(first(machine(8, 2, 2)).unwrap().unwrap(), "8,sockets=2,cores=2,threads=2");
+        assert_eq!(first(machine(8, 2, 1)).unwrap().unwrap(), "8,sockets=2,cores=4,threads=1");
+        for (processors, numa, threads, least) in [(6, 2, 2, 4), (7, 2, 1, 2), (2, 2, 2, 4)] {
+            let told = first(machine(processors, numa, threads)).unwrap_err().to_string();
+            assert!(told.ends_with(&format!("that are a multiple of {least}")), "{told}");
+        }
     }
 }

@@ -34,12 +34,12 @@ pub(crate) struct MountError {
 
 impl MountError {
     fn new(message: String, step: &str, quiet: bool) -> Self {
-        Self { message, reason: reason_of(step), quiet, unattached: step == WAITS, no_room: false }
+        Self { message, reason: event_reason(step), quiet, unattached: step == WAITS, no_room: false }
     }
 }
 
 /// Of the event that tells a failure, as upstream: by the operation that the step is of.
-pub(crate) fn reason_of(step: &str) -> &'static str {
+pub(crate) fn event_reason(step: &str) -> &'static str {
     match step {
         EXPAND_IN_USE => "VolumeResizeFailed",
         _ if step.starts_with("MapVolume.") => "FailedMapVolume",

@@ -96,13 +96,17 @@ async fn a_pod_that_neither_the_managers_nor_the_node_have_room_for_has_the_mana
         |name: &str, from: Pod| Pod { origin: Origin::Api, containers: from.containers, ..named(name, name) };
     let large = of_api("large", asking("large", 100, 1000 * GIB));
     let fits = of_api("fits", asking("fits", 1000, GIB));
-    agent.take(vec![PodUpdate::from(large), fits.clone().into()], SourcesReady::ALL);
-    let [large, small] = &agent.pods()[..] else { panic!("two pods") };
+    let mut forbidden = of_api("forbidden", asking("forbidden", 100, 1000 * GIB));
+    forbidden.security.sysctls = vec![("kernel.msgmax".to_owned(), "1".to_owned())];
+    agent.take(vec![PodUpdate::from(large), fits.clone().into(), forbidden.into()], SourcesReady::ALL);
+    let [large, small, forbidden] = &agent.pods()[..] else { panic!("three pods") };
     let status = large.wait(|status| status.phase == Phase::Failed).await;
     let words = "Allocate failed due to [memorymanager] ";
     assert_eq!(status.api_reason, "UnexpectedAdmissionError");
     assert!(status.api_message.contains(words), "{}", status.api_message);
     let status = small.wait(|status| status.phase == Phase::Failed).await;
     assert_eq!(status.api_reason, "OutOfmemory", "the managers have room for it");
+    let status = forbidden.wait(|status| status.phase == Phase::Failed).await;
+    assert_eq!(status.api_reason, "SysctlForbidden", "that comes before the managers");
     assert_eq!(managers.affinity(&fits.uid, "c").cpus, "0-7");
 }

@@ -18,8 +18,8 @@ use super::super::removal::Mounts;
 use super::{HostVolumes, LOCAL, blocking, mounts};
 use crate::admission;
 use crate::csi::label::WantedLabel;
-use crate::csi::owner::reason_of;
-use crate::csi::steps::{self, unmounted};
+use crate::csi::owner::event_reason;
+use crate::csi::steps::{failure_message, unmounted};
 
 pub(super) const IN_USE: &str =
     "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
@@ -47,7 +47,7 @@ impl Failed {
     /// Of the event that tells it.
     pub(super) fn reason(&self) -> &'static str {
         match self {
-            Self::Of { step, .. } if !step.contains("NodeAffinity") => reason_of(step),
+            Self::Of { step, .. } if !step.contains("NodeAffinity") => event_reason(step),
             _ => FAILED_MOUNT,
         }
     }
@@ -56,7 +56,7 @@ impl Failed {
     pub(super) fn told(&self, name: &str) -> String {
         match self {
             Self::SetUp(why) => format!("MountVolume.SetUp failed for volume {name:?} : {why}"),
-            Self::Of { step, volume, why } => steps::tell(step, volume, why),
+            Self::Of { step, volume, why } => failure_message(step, volume, why),
             Self::Unprocessed(why) => unmounted(name, name, why),
         }
     }

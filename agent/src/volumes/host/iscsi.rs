@@ -433,13 +433,14 @@ impl HostVolumes {
         Ok(())
     }
 
-    /// Gives back disks that an earlier kubelet has left and no pod has. Within a runtime, beside everything else.
+    /// Gives back disks that an earlier kubelet has left and no pod has, and looks after the growth of local volumes. Within a
+    /// runtime, beside everything else.
     ///
     /// # Errors
     /// The folders of disks cannot be listed.
     pub fn begin(&self) -> Result<(), String> {
-        self.leave_local_disks(self.list_local_disks()?);
         self.watch_local_growth();
+        self.leave_local_disks(self.list_local_disks()?);
         for place in iscsi::list_disks(&self.plugins)? {
             // Never by a file: what is mounted there is the pods', and its target may be dead.
             let names = iscsi::unique_names(&place);
