@@ -499,6 +499,8 @@ fn qemu(kernel: &Kernel, initrd: &Path, append: &str, hardware: &Hardware) -> Co
     let mut qemu = Command::new("setpriv");
     // cx16=off: after a cmpxchg16b qemu 7.2's flags are wrong, and the allocator of Linux 6.12 goes by them into a
     // double fault. no_timer_check: on a busy host the kernel's look at its timer comes too late, and it would not boot.
+    // norandmaps: qemu 7.2 translates a program's code anew for each address that it is loaded at, which was a third
+    // of the tests' time.
     qemu.args(["--pdeathsig", "TERM", "--", "timeout"])
         .args(["--kill-after=5", &hardware.deadline_seconds.to_string(), "qemu-system-x86_64"])
         .args(["-accel", "tcg", "-cpu", "max,cx16=off"])
@@ -509,7 +511,7 @@ fn qemu(kernel: &Kernel, initrd: &Path, append: &str, hardware: &Hardware) -> Co
         .arg("-initrd")
         .arg(initrd)
         .arg("-append")
-        .arg(format!("console=ttyS0 quiet loglevel=3 panic=-1 no_timer_check{append}"));
+        .arg(format!("console=ttyS0 quiet loglevel=3 panic=-1 no_timer_check norandmaps{append}"));
     qemu.args(&hardware.devices);
     qemu
 }
