@@ -7,8 +7,8 @@ use std::process::Command;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use gantry_agent::api::fake::FakeApi;
-use gantry_agent::api::{Api, Claim, PersistentSource, PersistentVolume};
+use gantry_agent::api::fake::{FakeApi, claim_to, volume_from};
+use gantry_agent::api::{Api, Claim, PersistentSource};
 use gantry_agent::manifest;
 use gantry_agent::node::NodeInfo;
 use gantry_agent::volumes::Volumes;
@@ -71,21 +71,13 @@ pub(crate) fn volumes(root: &Path, api: &Arc<FakeApi>) -> HostVolumes {
 
 fn objects(device: &Path) -> Arc<FakeApi> {
     let api = Arc::new(FakeApi::default());
-    let claim = Claim { volume: "pv".into(), bound: true, block: true, uid: "u".into(), ..Claim::default() };
+    let claim = Claim { block: true, ..claim_to("pv") };
     api.put_claim("c", claim);
-    let volume = PersistentVolume {
-        uid: "pv-uid".into(),
-        source: PersistentSource::Local {
-            path: device.to_string_lossy().into_owned(),
-            fs_type: String::new(),
-            mount_options: Vec::new(),
-        },
-        claim_uid: "u".into(),
-        one_pod: false,
-        access_mode: "RWO",
-        affinity: None,
-        capacity: String::new(),
-    };
+    let volume = volume_from(PersistentSource::Local {
+        path: device.to_string_lossy().into_owned(),
+        fs_type: String::new(),
+        mount_options: Vec::new(),
+    });
     api.put_volume("pv", volume);
     api
 }

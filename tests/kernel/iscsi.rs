@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use gantry_agent::api::fake::FakeApi;
+use gantry_agent::api::fake::{FakeApi, claim_to, volume_from};
 use gantry_agent::api::{Api, Claim, IscsiSource, PersistentSource, PersistentVolume};
 use gantry_agent::node::NodeInfo;
 use gantry_agent::volumes::Volumes;
@@ -263,22 +263,13 @@ fn who_has_no_secret_or_a_wrong_one_is_refused_and_told() -> Result<()> {
 fn a_disk_as_a_device_is_written_without_a_file_system() -> Result<()> {
     let Some((fixture, _target)) = with_pods()? else { return Ok(()) };
     let api = Arc::new(FakeApi::default());
-    let claim = Claim { volume: "pv".into(), bound: true, block: true, uid: "u".into(), ..Claim::default() };
+    let claim = Claim { block: true, ..claim_to("pv") };
     api.put_claim("c", claim);
     let VolumeSource::Iscsi(volume) = fixture.pod()?.volumes.first().context("it")?.source.clone() else {
         anyhow::bail!("it has a disk");
     };
     let source = PersistentSource::Iscsi(Box::new(IscsiSource { volume, mount_options: Vec::new() }));
-    let (claim_uid, capacity) = ("u".into(), String::new());
-    let volume = PersistentVolume {
-        uid: "pv-uid".into(),
-        source,
-        claim_uid,
-        one_pod: true,
-        access_mode: "RWOP",
-        affinity: None,
-        capacity,
-    };
+    let volume = PersistentVolume { one_pod: true, access_mode: "RWOP", ..volume_from(source) };
     api.put_volume("pv", volume);
     let volumes = HostVolumes::new(&kubelet(&fixture), api, Arc::new(NodeInfo::default()), false);
     let mut pod = fixture.pod()?.clone();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use gantry_agent::api::fake::FakeApi;
+use gantry_agent::api::fake::{FakeApi, claim_to, volume_from};
 use gantry_agent::api::{Claim, ClaimSize, PersistentSource, PersistentVolume};
 use gantry_agent::manifest;
 use gantry_agent::volumes::Volumes;
@@ -38,25 +38,17 @@ spec: {securityContext: {fsGroup: 4444}, containers: [{name: c, image: i}]}
 
 fn objects(folder: &Path) -> Arc<FakeApi> {
     let api = Arc::new(FakeApi::default());
-    api.put_claim("c", Claim { volume: "pv".into(), bound: true, uid: "u".into(), ..Claim::default() });
+    api.put_claim("c", claim_to("pv"));
     api.put_volume("pv", persistent(folder));
     api
 }
 
 fn persistent(folder: &Path) -> PersistentVolume {
-    PersistentVolume {
-        uid: "pv-uid".into(),
-        source: PersistentSource::Local {
-            path: folder.to_string_lossy().into_owned(),
-            fs_type: String::new(),
-            mount_options: vec!["noatime".to_owned()],
-        },
-        claim_uid: "u".into(),
-        one_pod: false,
-        access_mode: "RWO",
-        affinity: None,
-        capacity: String::new(),
-    }
+    volume_from(PersistentSource::Local {
+        path: folder.to_string_lossy().into_owned(),
+        fs_type: String::new(),
+        mount_options: vec!["noatime".to_owned()],
+    })
 }
 
 /// An API server's pods alone have claims.
@@ -228,7 +220,7 @@ fn a_local_disk_grows_with_its_persistent_volume() -> Result<()> {
     let (own, runtime) = (volumes(&fixture.kubelet()?, &api), &fixture.runtime);
     let claim = |capacity: &str| {
         let size = ClaimSize { capacity: capacity.into(), requested: "16Mi".into(), ..ClaimSize::default() };
-        Claim { volume: "pv".into(), bound: true, uid: "u".into(), size, ..Claim::default() }
+        Claim { size, ..claim_to("pv") }
     };
     let bytes = || -> Result<u64> {
         let found = rustix::fs::statvfs(fixture.disk_place()?)?;

@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
-use gantry_agent::api::fake::FakeApi;
-use gantry_agent::api::{Api, Claim, NfsSource, PersistentSource, PersistentVolume};
+use gantry_agent::api::fake::{FakeApi, claim_to, volume_from};
+use gantry_agent::api::{Api, NfsSource, PersistentSource, PersistentVolume};
 use gantry_agent::node::NodeInfo;
 use gantry_agent::volumes::Volumes;
 use gantry_agent::volumes::host::HostVolumes;
@@ -184,7 +184,7 @@ fn a_dead_server_holds_up_who_asks_for_its_files_and_nobody_else() -> Result<()>
 /// An API server's pods alone have claims: this one's is of a folder that nobody exports.
 fn with_claim(fixture: &VolumeFixture) -> Result<(HostVolumes, Pod)> {
     let api = Arc::new(FakeApi::default());
-    api.put_claim("c", Claim { volume: "pv".into(), bound: true, uid: "u".into(), ..Claim::default() });
+    api.put_claim("c", claim_to("pv"));
     let source = NfsSource {
         server: "127.0.0.1".into(),
         path: "/no/such".into(),
@@ -192,19 +192,7 @@ fn with_claim(fixture: &VolumeFixture) -> Result<(HostVolumes, Pod)> {
         mount_options: vec!["retry=0".into(), "nfsvers=4.2".into()],
     };
     let source = PersistentSource::Nfs(source);
-    let (claim_uid, capacity) = ("u".into(), String::new());
-    api.put_volume(
-        "pv",
-        PersistentVolume {
-            uid: "pv-uid".into(),
-            source,
-            claim_uid,
-            one_pod: false,
-            access_mode: "RWX",
-            affinity: None,
-            capacity,
-        },
-    );
+    api.put_volume("pv", PersistentVolume { access_mode: "RWX", ..volume_from(source) });
     let mut pod = fixture.pod()?.clone();
     let claim = VolumeSource::Claim { claim: ClaimRef::Named("c".into()), read_only: true };
     pod.volumes = vec![Volume { name: "data".into(), source: claim }];

@@ -13,9 +13,27 @@ use tokio::sync::watch;
 use super::files::Files;
 use super::references::{Kind, References};
 use super::{
-    AccountToken, Api, Attachment, Claim, ConfigMap, CsiDriver, Error, LookupFuture, PersistentVolume,
-    ResourceClaim, Secret, Service, ServiceAccount, changes,
+    AccountToken, Api, Attachment, Claim, ConfigMap, CsiDriver, Error, LookupFuture, PersistentSource,
+    PersistentVolume, ResourceClaim, Secret, Service, ServiceAccount, changes,
 };
+
+/// A claim that is bound to this PersistentVolume.
+pub fn claim_to(volume: &str) -> Claim {
+    Claim { volume: volume.to_owned(), bound: true, uid: "u".to_owned(), ..Claim::default() }
+}
+
+/// A PersistentVolume that is bound to a claim of [`claim_to`]: `ReadWriteOnce`, for each node.
+pub fn volume_from(source: PersistentSource) -> PersistentVolume {
+    PersistentVolume {
+        uid: "pv-uid".to_owned(),
+        source,
+        claim_uid: "u".to_owned(),
+        one_pod: false,
+        access_mode: "RWO",
+        affinity: None,
+        capacity: String::new(),
+    }
+}
 
 /// Starts empty.
 #[derive(Debug, Default)]

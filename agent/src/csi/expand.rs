@@ -147,16 +147,12 @@ impl Expansion {
 mod tests {
     use super::*;
     use crate::api::PersistentSource;
+    use crate::api::fake::volume_from;
 
     fn volume(capacity: &str) -> PersistentVolume {
         PersistentVolume {
-            uid: "pv-uid".into(),
-            source: PersistentSource::Other("csi".to_owned()),
-            claim_uid: String::new(),
-            one_pod: false,
-            access_mode: "RWO",
-            affinity: None,
             capacity: capacity.to_owned(),
+            ..volume_from(PersistentSource::Other("csi".to_owned()))
         }
     }
 

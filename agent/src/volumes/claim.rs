@@ -268,7 +268,7 @@ mod tests {
     use gantry_model::pod::volume::{Propagation, RecursiveReadOnly, SubPath, VolumeDevice, VolumeMount};
 
     use super::*;
-    use crate::api::fake::FakeApi;
+    use crate::api::fake::{FakeApi, claim_to, volume_from};
     use crate::api::{ClaimSize, PersistentVolume};
     use crate::pod::tests::pod;
 
@@ -281,13 +281,9 @@ mod tests {
         of_claim(api, ClaimRef::Named("c".into())).await
     }
 
-    fn usable() -> Claim {
-        Claim { volume: "pv".into(), bound: true, uid: "u".into(), ..Claim::default() }
-    }
-
     fn local() -> PersistentVolume {
         let (fs_type, mount_options) = ("xfs".to_owned(), vec!["noatime".to_owned()]);
-        of(PersistentSource::Local { path: "/data".into(), fs_type, mount_options })
+        volume_from(PersistentSource::Local { path: "/data".into(), fs_type, mount_options })
     }
 
     /// What comes of it, by [`usable`].
@@ -314,25 +310,13 @@ mod tests {
         PersistentSource::HostPath { path: "/h".into(), kind: kind.into(), mount_options: Vec::new() }
     }
 
-    fn of(source: PersistentSource) -> PersistentVolume {
-        PersistentVolume {
-            uid: "pv-uid".into(),
-            source,
-            claim_uid: "u".into(),
-            one_pod: false,
-            access_mode: "RWO",
-            affinity: None,
-            capacity: String::new(),
-        }
-    }
-
     #[tokio::test]
     async fn a_bound_claim_leads_to_its_volume() {
         let api = FakeApi::default();
-        api.put_claim("c", usable());
+        api.put_claim("c", claim_to("pv"));
         api.put_volume("pv", local());
         assert_eq!(named(&api).await.unwrap().place, VolumeBacking::Local(Box::new(found_local())));
-        api.put_volume("pv", of(host("Directory")));
+        api.put_volume("pv", volume_from(host("Directory")));
         let host = VolumeBacking::HostPath { path: "/h".into(), kind: HostPathType::Directory };
         assert_eq!(named(&api).await.unwrap().place, host);
     }
@@ -340,10 +324,10 @@ mod tests {
     #[tokio::test]
     async fn a_claim_is_used_as_the_block_device_or_the_folder_that_it_is() {
         let api = FakeApi::default();
-        api.put_claim("c", Claim { block: true, ..usable() });
+        api.put_claim("c", Claim { block: true, ..claim_to("pv") });
         api.put_volume("pv", local());
         assert_eq!(named(&api).await.unwrap().place, VolumeBacking::LocalBlock(Box::new(found_local())));
-        api.put_volume("pv", of(host("")));
+        api.put_volume("pv", volume_from(host("")));
         assert!(named(&api).await.unwrap_err().contains("of kind hostPath, which has no block devices"));
         let told = |block, volume: &str| {
             let mut pod = pod();
@@ -375,13 +359,13 @@ mod tests {
         let message = of_claim(&api, ClaimRef::Ephemeral).await.unwrap_err();
         assert!(message.contains(&format!("persistentvolumeclaim {name:?} not found")), "{message}");
         for stranger in ["", "another"] {
-            api.put_claim(&name, Claim { controller: stranger.into(), ..usable() });
+            api.put_claim(&name, Claim { controller: stranger.into(), ..claim_to("pv") });
             let message = of_claim(&api, ClaimRef::Ephemeral).await.unwrap_err();
             let told =
                 format!("PVC default/{name} was not created for pod default/{} (pod is not owner)", pod.name);
             assert_eq!(message, told);
         }
-        api.put_claim(&name, Claim { controller: pod.uid.as_str().into(), ..usable() });
+        api.put_claim(&name, Claim { controller: pod.uid.as_str().into(), ..claim_to("pv") });
         assert_eq!(of_claim(&api, ClaimRef::Ephemeral).await.unwrap().volume, "pv");
     }
 
@@ -389,15 +373,21 @@ mod tests {
     async fn a_claim_that_cannot_be_used_is_told() {
         let api = FakeApi::default();
         api.put_volume("pv", local());
-        let unbound = Claim { bound: false, ..usable() };
-        api.put_volume("fc", of(PersistentSource::Other("fc".into())));
+        let unbound = Claim { bound: false, ..claim_to("pv") };
+        api.put_volume("fc", volume_from(PersistentSource::Other("fc".into())));
         for (claim, why) in [
             (None, "failed to fetch PVC from API server: persistentvolumeclaim \"c\" not found"),
             (Some(unbound), "PVC is not bound"),
-            (Some(Claim { deleted: true, ..usable() }), "PVC is being deleted"),
-            (Some(Claim { volume: "gone".into(), ..usable() }), "persistentvolume \"gone\" not found"),
-            (Some(Claim { uid: "v".into(), ..usable() }), "does not point to the PVC \"c\" (UID \"v\")"),
-            (Some(Claim { volume: "fc".into(), ..usable() }), "of kind fc, which this node does not mount"),
+            (Some(Claim { deleted: true, ..claim_to("pv") }), "PVC is being deleted"),
+            (Some(Claim { volume: "gone".into(), ..claim_to("pv") }), "persistentvolume \"gone\" not found"),
+            (
+                Some(Claim { uid: "v".into(), ..claim_to("pv") }),
+                "does not point to the PVC \"c\" (UID \"v\")",
+            ),
+            (
+                Some(Claim { volume: "fc".into(), ..claim_to("pv") }),
+                "of kind fc, which this node does not mount",
+            ),
         ] {
             if let Some(claim) = claim {
                 api.put_claim("c", claim);

@@ -14,7 +14,7 @@ use gantry_model::pod::volume::{
 use gantry_model::pod::{Container, PullPolicy};
 
 use super::*;
-use crate::api::fake::FakeApi;
+use crate::api::fake::{FakeApi, claim_to, volume_from};
 use crate::node::NodeLabels;
 use crate::pod::tests::{container, pod};
 use crate::volumes::PodFacts;
@@ -396,19 +396,11 @@ async fn volumes_and_what_is_done_with_them_are_counted_by_plugin() {
 
 #[tokio::test]
 async fn mount_options_of_a_host_path_are_refused() {
-    use crate::api::{Claim, PersistentSource, PersistentVolume};
+    use crate::api::PersistentSource;
     let place = VolumeFixture::new();
-    place
-        .api
-        .put_claim("c", Claim { volume: "pv-1".into(), bound: true, uid: "u".into(), ..Claim::default() });
-    let with_options = |mount_options| PersistentVolume {
-        uid: "pv-uid".into(),
-        source: PersistentSource::HostPath { path: "/".into(), kind: String::new(), mount_options },
-        claim_uid: "u".into(),
-        one_pod: false,
-        access_mode: "RWO",
-        affinity: None,
-        capacity: String::new(),
+    place.api.put_claim("c", claim_to("pv-1"));
+    let with_options = |mount_options| {
+        volume_from(PersistentSource::HostPath { path: "/".into(), kind: String::new(), mount_options })
     };
     let claim = VolumeSource::Claim { claim: ClaimRef::Named("c".into()), read_only: false };
     let pod = with(vec![volume("data", claim)], vec![]);
@@ -423,7 +415,7 @@ async fn mount_options_of_a_host_path_are_refused() {
 async fn a_persistent_volume_of_another_node_is_not_mounted() {
     use gantry_model::pod::placement::{Match, Operator, Term};
 
-    use crate::api::{Claim, PersistentSource, PersistentVolume};
+    use crate::api::{PersistentSource, PersistentVolume};
     let mut place = VolumeFixture::new();
     let (labels_in, labels) = NodeLabels::channel();
     place.volumes.node = Arc::new(NodeInfo { labels, ..NodeInfo::clone(&place.volumes.node) });
@@ -432,18 +424,10 @@ async fn a_persistent_volume_of_another_node_is_not_mounted() {
         PersistentSource::HostPath { path: "/".into(), kind: String::new(), mount_options: Vec::new() };
     let zone = Match { key: "zone".into(), operator: Operator::In, values: vec!["a".into()] };
     let affinity = Some(vec![Term { labels: vec![zone], fields: vec![] }]);
-    let claim = Claim { volume: "pv-1".into(), bound: true, uid: "u".into(), ..Claim::default() };
+    let claim = claim_to("pv-1");
     place.api.put_claim("c", claim);
-    let volume_of = PersistentVolume {
-        uid: "pv-uid".into(),
-        source,
-        claim_uid: "u".into(),
-        one_pod: true,
-        access_mode: "RWOP",
-        affinity,
-        capacity: String::new(),
-    };
-    place.api.put_volume("pv-1", volume_of);
+    let elsewhere = PersistentVolume { one_pod: true, access_mode: "RWOP", affinity, ..volume_from(source) };
+    place.api.put_volume("pv-1", elsewhere);
     let pod = with(
         vec![volume("data", VolumeSource::Claim { claim: ClaimRef::Named("c".into()), read_only: false })],
         vec![],

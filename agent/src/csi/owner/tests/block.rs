@@ -1,6 +1,7 @@
 //! Raw block volumes, with a driver at the other end of a real socket whose devices are only remembered.
 
 use super::*;
+use crate::api::fake::volume_from;
 use crate::api::{Claim, ClaimSize, PersistentSource, PersistentVolume};
 use crate::block::BlockKernel;
 use crate::csi::expand::Expansion;
@@ -181,15 +182,8 @@ async fn a_device_grows_and_its_driver_tells_how_full_it_is() {
         allocated: "2Ki".to_owned(),
         status: "NodeResizePending".to_owned(),
     };
-    let volume = PersistentVolume {
-        uid: "pv-uid".into(),
-        source: PersistentSource::Other(String::new()),
-        claim_uid: String::new(),
-        one_pod: false,
-        access_mode: "RWO",
-        affinity: None,
-        capacity: "2Ki".to_owned(),
-    };
+    let volume =
+        PersistentVolume { capacity: "2Ki".into(), ..volume_from(PersistentSource::Other(String::new())) };
     let expansion = Expansion::of(&size, &volume);
     let claim = WantedClaim {
         namespace: "default".to_owned(),

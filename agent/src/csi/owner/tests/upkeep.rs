@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::api::fake::volume_from;
 use crate::api::{Claim, ClaimSize, PersistentSource, PersistentVolume};
 use crate::csi::expand::Expansion;
 use crate::csi::steps::WantedClaim;
@@ -103,15 +104,8 @@ pub(super) fn growing(status: &str) -> WantedVolume {
         allocated: "2Ki".to_owned(),
         status: status.to_owned(),
     };
-    let volume = PersistentVolume {
-        uid: "pv-uid".into(),
-        source: PersistentSource::Other(String::new()),
-        claim_uid: String::new(),
-        one_pod: false,
-        access_mode: "RWO",
-        affinity: None,
-        capacity: "2Ki".to_owned(),
-    };
+    let volume =
+        PersistentVolume { capacity: "2Ki".into(), ..volume_from(PersistentSource::Other(String::new())) };
     let expansion = Expansion::of(&size, &volume);
     let claim = WantedClaim {
         namespace: "default".to_owned(),
@@ -217,15 +211,8 @@ async fn a_claim_of_an_older_resizer_is_told_of_no_failure() {
     let (pod, mut wanted) = (pod("a"), growing(""));
     let mut claim = wanted.claim.take().unwrap();
     claim.size.allocated = String::new();
-    let volume = PersistentVolume {
-        uid: "pv-uid".into(),
-        source: PersistentSource::Other(String::new()),
-        claim_uid: String::new(),
-        one_pod: false,
-        access_mode: "RWO",
-        affinity: None,
-        capacity: "2Ki".to_owned(),
-    };
+    let volume =
+        PersistentVolume { capacity: "2Ki".into(), ..volume_from(PersistentSource::Other(String::new())) };
     claim.expansion = Expansion::of(&claim.size, &volume);
     wanted.claim = Some(claim);
     bed.mount(&pod, &wanted).await.unwrap();

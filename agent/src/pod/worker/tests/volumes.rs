@@ -7,7 +7,8 @@ use gantry_model::pod::volume::{
 use serde_json::json;
 
 use super::*;
-use crate::api::{Api as _, Attachment, Claim, CsiDriver, CsiSource, PersistentSource, PersistentVolume};
+use crate::api::fake::{claim_to, volume_from};
+use crate::api::{Api as _, Attachment, CsiDriver, CsiSource, PersistentSource};
 use crate::attachments::InUse;
 use crate::csi::allocatable::Allocatable;
 use crate::csi::drivers::Drivers;
@@ -41,19 +42,11 @@ fn claiming() -> Pod {
 
 /// A claim on a driver that is asked again and again, whose attacher says that the node takes no more.
 fn put_full_volume(api: &FakeApi) {
-    api.put_claim("c", Claim { volume: "pv".into(), bound: true, uid: "u".into(), ..Claim::default() });
+    api.put_claim("c", claim_to("pv"));
     let access_modes = vec!["ReadWriteOnce".into()];
     let source =
         CsiSource { driver: DRIVER.into(), handle: "h".into(), access_modes, ..CsiSource::default() };
-    let volume = PersistentVolume {
-        uid: "pv-uid".into(),
-        source: PersistentSource::Csi(Box::new(source)),
-        claim_uid: "u".into(),
-        one_pod: false,
-        access_mode: "RWO",
-        affinity: None,
-        capacity: String::new(),
-    };
+    let volume = volume_from(PersistentSource::Csi(Box::new(source)));
     api.put_volume("pv", volume);
     let object = CsiDriver {
         attach_required: true,

@@ -3,6 +3,7 @@
 use gantry_model::pod::volume::VolumeDevice;
 
 use super::*;
+use crate::api::fake::{claim_to, volume_from};
 use crate::api::{Claim, PersistentSource, PersistentVolume};
 use crate::block::fake::FakeBlocks;
 use crate::events::Kind;
@@ -19,25 +20,13 @@ impl BlockFixture {
         let (mut place, blocks) = (VolumeFixture::new(), FakeBlocks::default());
         place.volumes.blocks = Arc::new(blocks.clone());
         let device = blocks.device(&place.root.path().join("sda"), 7);
-        let claim =
-            Claim { volume: "pv".into(), bound: true, block: true, uid: "u".into(), ..Claim::default() };
-        place.api.put_claim("c", claim);
-        place.api.put_volume(
-            "pv",
-            PersistentVolume {
-                uid: "pv-uid".into(),
-                source: PersistentSource::Local {
-                    path: device.to_string_lossy().into_owned(),
-                    fs_type: String::new(),
-                    mount_options: Vec::new(),
-                },
-                claim_uid: "u".into(),
-                one_pod,
-                access_mode: "RWO",
-                affinity: None,
-                capacity: String::new(),
-            },
-        );
+        place.api.put_claim("c", Claim { block: true, ..claim_to("pv") });
+        let source = PersistentSource::Local {
+            path: device.to_string_lossy().into_owned(),
+            fs_type: String::new(),
+            mount_options: Vec::new(),
+        };
+        place.api.put_volume("pv", PersistentVolume { one_pod, ..volume_from(source) });
         Self { place, blocks, device }
     }
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 use gantry_model::pod::security::SeLinux;
 
 use super::*;
-use crate::api::{Claim, CsiDriver, CsiSource, PersistentSource, PersistentVolume};
+use crate::api::fake::{claim_to, volume_from};
+use crate::api::{CsiDriver, CsiSource, PersistentSource, PersistentVolume};
 use crate::csi::drivers::Drivers;
 use crate::csi::fake::FakeDriver;
 
@@ -35,25 +36,16 @@ pub(super) fn fixture(driver: &FakeDriver, name: &str) -> VolumeFixture {
     let csi = CsiVolumes::open(place.api.clone(), drivers, mounts, blocks, places, "n");
     place.volumes = place.volumes.with_csi(csi);
     place.volumes.labels = Some(LabelPolicy::of_test());
-    place.api.put_claim("c", Claim { volume: "pv".into(), bound: true, uid: "u".into(), ..Claim::default() });
+    place.api.put_claim("c", claim_to("pv"));
     let source = CsiSource {
         driver: name.into(),
         handle: "h".into(),
         access_modes: vec!["ReadWriteOncePod".into()],
         ..CsiSource::default()
     };
-    place.api.put_volume(
-        "pv",
-        PersistentVolume {
-            uid: "pv-uid".into(),
-            source: PersistentSource::Csi(Box::new(source)),
-            claim_uid: "u".into(),
-            one_pod: true,
-            access_mode: "RWOP",
-            affinity: None,
-            capacity: String::new(),
-        },
-    );
+    let source = PersistentSource::Csi(Box::new(source));
+    let volume = PersistentVolume { one_pod: true, access_mode: "RWOP", ..volume_from(source) };
+    place.api.put_volume("pv", volume);
     place
 }
 
@@ -120,17 +112,9 @@ async fn containers_whose_labels_differ_keep_a_volume_of_one_pod_from_it_and_are
     place.volumes = place.volumes.counted_in(metrics.clone());
     let source =
         PersistentSource::HostPath { path: "/".into(), kind: String::new(), mount_options: Vec::new() };
-    let claim = Claim { volume: "pv".into(), bound: true, uid: "u".into(), ..Claim::default() };
+    let claim = claim_to("pv");
     place.api.put_claim("c", claim);
-    let of = |one_pod, access_mode| PersistentVolume {
-        uid: "pv-uid".into(),
-        source: source.clone(),
-        claim_uid: "u".into(),
-        one_pod,
-        access_mode,
-        affinity: None,
-        capacity: String::new(),
-    };
+    let of = |one_pod, access_mode| PersistentVolume { one_pod, access_mode, ..volume_from(source.clone()) };
     place.api.put_volume("pv", of(true, "RWOP"));
     let claim = VolumeSource::Claim { claim: ClaimRef::Named("c".into()), read_only: false };
     let mut pod =

@@ -5,6 +5,7 @@ use gantry_model::pod::volume::VolumeDevice;
 
 use super::iscsi::machine::IscsiFixture;
 use super::*;
+use crate::api::fake::{claim_to, volume_from};
 use crate::api::{Claim, ClaimSize, PersistentSource, PersistentVolume};
 use crate::csi::steps::{EXPAND, EXPAND_IN_USE};
 use crate::volumes::claim::LocalVolume;
@@ -24,7 +25,7 @@ fn claim(block: bool) -> Claim {
         capacity: "1Ki".into(),
         ..ClaimSize::default()
     };
-    Claim { volume: "pv".into(), bound: true, uid: "u".into(), block, size, ..Claim::default() }
+    Claim { block, size, ..claim_to("pv") }
 }
 
 impl GrowthFixture {
@@ -38,15 +39,7 @@ impl GrowthFixture {
             fs_type: String::new(),
             mount_options: Vec::new(),
         };
-        let volume = PersistentVolume {
-            uid: "pv-uid".into(),
-            source,
-            claim_uid: "u".into(),
-            one_pod: false,
-            access_mode: "RWO",
-            affinity: None,
-            capacity: "2Ki".into(),
-        };
+        let volume = PersistentVolume { capacity: "2Ki".into(), ..volume_from(source) };
         api.put_volume("pv", volume);
         Self { machine, api }
     }

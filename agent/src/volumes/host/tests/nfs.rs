@@ -7,6 +7,7 @@ use std::time::Duration;
 use gantry_model::pod::volume::NfsVolume;
 
 use super::*;
+use crate::api::fake::{claim_to, volume_from};
 use crate::api::{Claim, NfsSource, PersistentSource, PersistentVolume};
 use crate::volumes::host_program::HostProgram;
 use crate::volumes::mount_program::MountProgram;
@@ -87,22 +88,11 @@ impl NfsFixture {
     /// A claim of a PersistentVolume with these options.
     fn claim(&self, options: &[&str], block: bool) {
         let api = &self.0.api;
-        api.put_claim(
-            "c",
-            Claim { volume: "pv".into(), bound: true, block, uid: "u".into(), ..Claim::default() },
-        );
+        api.put_claim("c", Claim { block, ..claim_to("pv") });
         let mount_options = options.iter().map(|option| (*option).to_owned()).collect();
         let source = NfsSource { server: "fd00::1".into(), path: "/e".into(), mount_options };
         let source = PersistentSource::Nfs(source);
-        let volume = PersistentVolume {
-            uid: "pv-uid".into(),
-            source,
-            claim_uid: "u".into(),
-            one_pod: true,
-            access_mode: "RWOP",
-            affinity: None,
-            capacity: String::new(),
-        };
+        let volume = PersistentVolume { one_pod: true, access_mode: "RWOP", ..volume_from(source) };
         api.put_volume("pv", volume);
     }
 }

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 
 use super::super::*;
+use crate::api::fake::{claim_to, volume_from};
 use crate::api::{Claim, IscsiSource, PersistentSource, PersistentVolume};
 use crate::block::fake::FakeBlocks;
 use crate::volumes::disk::DiskPrograms;
@@ -203,26 +204,14 @@ impl IscsiFixture {
         one_pod: bool,
     ) {
         let api = &self.place.api;
-        let claim = Claim { volume: "pv".into(), bound: true, block, uid: "u".into(), ..Claim::default() };
+        let claim = Claim { block, ..claim_to("pv") };
         api.put_claim("c", claim);
         let mut volume = disk(0);
         change(&mut volume);
         let mount_options = options.iter().map(|option| (*option).to_owned()).collect();
         let source = PersistentSource::Iscsi(Box::new(IscsiSource { volume, mount_options }));
-        let (claim_uid, capacity) = ("u".into(), String::new());
         let access_mode = if one_pod { "RWOP" } else { "RWO" };
-        api.put_volume(
-            "pv",
-            PersistentVolume {
-                uid: "pv-uid".into(),
-                source,
-                claim_uid,
-                one_pod,
-                access_mode,
-                affinity: None,
-                capacity,
-            },
-        );
+        api.put_volume("pv", PersistentVolume { one_pod, access_mode, ..volume_from(source) });
     }
 }
 
